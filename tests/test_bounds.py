@@ -129,7 +129,7 @@ GOOD = {
 }
 
 
-def test_a_section_becomes_its_record():
+def test_a_section_is_read_into_its_dataclass():
   """Lists are tuples in it, whole numbers floats where the field is one."""
   record = bounds.read(Options, "model", GOOD)
   assert record == Options(
@@ -155,7 +155,7 @@ def test_a_section_becomes_its_record():
     ({"maybe": "x"}, r"config\.model\.maybe.*None.*'x'"),
   ],
 )
-def test_what_is_out_of_bounds_is_refused(change, message):
+def test_values_out_of_bounds_are_refused(change, message):
   """Bounds of several keys: test_models_refused.py."""
   with pytest.raises(ValueError, match=message):
     bounds.read(Options, "model", GOOD | change)

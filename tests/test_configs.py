@@ -80,7 +80,7 @@ def traced(name, preset):
 
 
 @pytest.mark.parametrize(("name", "preset"), ALL)
-def test_it_builds_and_every_loss_term_has_a_weight(name, preset):
+def test_preset_builds_and_every_loss_term_has_a_weight(name, preset):
   terms, variables, weights = traced(name, preset)
   assert set(terms) == set(weights)
   assert all(term.shape == () and term.dtype == jnp.float32 for term in terms.values())
@@ -130,7 +130,7 @@ def test_full_posterior_has_the_parameters_of_the_likeliest_poses():
     ("recovery", "recovery_annealed", "generative.upper_temperature"),
   ],
 )
-def test_runs_that_go_on_start_from_where_the_other_one_is(before, after, changed):
+def test_continuing_presets_start_from_the_workdir_of_the_first(before, after, changed):
   configs = [probabilistic.get_config(preset) for preset in (before, after)]
   different_keys = [key for key in differences(*configs) if key.startswith("model.")]
   assert different_keys == [f"model.{changed}"]
@@ -240,7 +240,7 @@ def test_modern_cosine_ends_with_the_run_however_long(name):
   assert read_settings(config).optimizer.decay_steps == 20
 
 
-def test_fashion_is_mnist_with_other_pictures():
+def test_fashion_mnist_differs_from_mnist_in_the_data_alone():
   for preset in mnist.PRESETS:
     before, after = mnist.get_config(preset), fashion_mnist.get_config(preset)
     expected = {"data.name": ("mnist", "fashion_mnist")}

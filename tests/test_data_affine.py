@@ -47,7 +47,7 @@ def test_parameters_fill_their_ranges_evenly(drawn):
   assert np.abs(correlations).max() < 4 / np.sqrt(len(columns))
 
 
-def test_the_maps_that_figures_are_of():
+def test_drawn_maps_are_those_of_the_records():
   """Of the embedded digits' first and last test image: figures of results/ are on these."""
   maps = affine.draw_affine(load_dataset("digits").splits["test"].images, 40, 0)[0]
   first = [[1.0155051, 0.0925289, 9.3426161], [-0.0778508, 1.0832819, 14.9735300]]
@@ -83,7 +83,7 @@ def test_on_a_small_canvas_maps_are_drawn_again(digits, drawn):
   assert np.sum(~same) == num_redrawn  # the others have the map that they would have had
 
 
-def test_what_cannot_fit_is_refused_and_what_has_no_ink_is_drawn():
+def test_images_that_cannot_fit_are_refused_and_black_ones_are_drawn():
   maps = affine.draw_affine(np.zeros((50, 6, 8, 3), np.uint8), 10, 0)[0]
   middle = maps @ np.array([4, 3, 1])
   assert 0 <= middle.min() <= middle.max() <= 9
@@ -126,7 +126,7 @@ def shifted(images, canvas, shift):
   return affine.place(linear, shifts, images.shape[1:], canvas)
 
 
-def test_ink_that_leaves_the_canvas_is_told():
+def test_keeps_ink_tells_which_images_lose_ink():
   """A square of 4x4 of ink in 8x8, on a canvas of 10: three pixels of room on each side."""
   images = np.zeros((2, 8, 8, 1), np.uint8)
   images[:, 2:6, 2:6] = 9
@@ -140,7 +140,7 @@ def test_ink_that_leaves_the_canvas_is_told():
     assert affine.keeps_ink(images, shifted(images, 8, shift), 8).tolist() == [kept]
 
 
-def test_share_of_ink_that_is_lost():
+def test_share_of_lost_ink():
   """Two rows of four and one of eight, moved up by one and by two; nothing; a single pixel."""
   images = np.zeros((3, 4, 4, 1), np.uint8)
   images[0, :2] = 4
@@ -182,7 +182,7 @@ def test_images_and_labels_come_back_upright(tmp_path, official, column_order, c
     assert fact in loaded.notes[0]
 
 
-def test_images_that_show_nothing_lie_as_they_are(tmp_path):
+def test_images_without_an_upright_axis_are_not_turned(tmp_path):
   """None is higher than wide, and black ones have no middle."""
   images = np.zeros((3, 40, 40, 1), np.uint8)
   images[0, 2, 7] = 255
@@ -206,7 +206,7 @@ def test_batches_are_joined_in_the_order_of_their_numbers(tmp_path, official):
     load_affnist(str(tmp_path))
 
 
-def test_where_files_are_looked_for(tmp_path):
+def test_order_in_which_files_are_looked_for(tmp_path):
   """Batches before `test.mat`, the folder itself before `transformed`, and never training files."""
   names = ("transformed/test.mat", "transformed/1.mat", "test.mat", "1.mat", "test_batches/1.mat")
   for name in names:

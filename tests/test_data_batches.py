@@ -127,7 +127,7 @@ def test_shift_is_a_roll_of_each_image(max_shift):
 
 
 @pytest.mark.parametrize("held_out", ["validation", "test"])
-def test_a_feed_has_the_splits_and_what_a_model_is_built_from(held_out):
+def test_a_feed_has_the_splits_and_the_spec(held_out):
   images = random_images(6, low=1)
   validation = {"validation": images[3:]} if held_out == "validation" else {}
   data = dataset_of(images, images[:4], **validation)
@@ -172,7 +172,7 @@ def on_the_host(images: np.ndarray, linear: np.ndarray, shifts: np.ndarray, canv
 
 
 @pytest.mark.parametrize(("height", "width", "canvas"), [(5, 4, 9), (4, 5, 5)])
-def test_motions_are_those_of_the_host(height, width, canvas):
+def test_motions_match_resampling_on_the_host(height, width, canvas):
   degrees = np.array([0.0, 90.0, -90.0, 180.0, 35.0, -7.3, 133.0, 360.0, 0.0, 0.0, 20.0])
   scales, shears = np.ones((len(degrees), 2)), np.zeros(len(degrees))
   scales[-3:], shears[-2:] = [[1.2, 0.8], [1.0, 1.0], [0.9, 1.3]], [0.2, -0.3]
@@ -229,7 +229,7 @@ def test_every_image_is_stretched_and_sheared_by_its_own_numbers():
   assert_uniform(steps[nearest], -0.3, 0.3)
 
 
-def test_two_views_are_of_one_image_and_changed_each_by_itself():
+def test_two_views_show_one_image_with_independent_changes():
   images = random_images(6, 5, 4, 1)
   feed = feed_of(dataset_of(images, images[:3]), 9, max_shift=2, two_views=True)
   assert feed.spec.two_views
@@ -276,7 +276,7 @@ def test_a_batch_is_cropped_jittered_turned_and_put_on_the_canvas():
   np.testing.assert_allclose(turned, turned[:, ::-1, ::-1], atol=1e-5)  # about its middle
 
 
-def test_what_is_off_is_not_in_the_program():
+def test_augmentations_that_are_off_are_not_in_the_program():
   """A run without these options is, bit for bit, what it was before there were any."""
   split = {"image": jnp.zeros((6, 4, 3, 1), jnp.uint8), "label": jnp.zeros(6, jnp.int32)}
 

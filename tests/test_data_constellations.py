@@ -46,7 +46,7 @@ def distances(points):
   return np.sort(between, axis=1)
 
 
-def test_patterns_have_side_two_and_stand_in_the_middle():
+def test_patterns_have_side_two_and_are_centred():
   sizes = {"square": 4, "triangle": 3, "pentagon": 5, "l": 5}
   assert {name: len(points) for name, points in PATTERNS.items()} == sizes
   r2, r5, r8 = np.sqrt([2, 5, 8])
@@ -135,7 +135,7 @@ def test_a_scene_depends_on_the_key_and_its_number_alone(basic):
   assert len(distinct) == COUNT
 
 
-def test_the_test_scenes_are_those_that_figures_are_of():
+def test_fixed_test_scenes_are_those_of_the_records():
   """All 10,000 begin with them: another seed or another order of draws would be another set."""
   assert NUM_TEST == 10_000
   scenes = SCENES.test_scenes(0.25, 2)
@@ -154,6 +154,6 @@ def test_the_test_scenes_are_those_that_figures_are_of():
     ({"num_points": 10}, r"num_points.*config\.data\.patterns.* 10\b"),
   ],
 )
-def test_options_that_are_none(change, message):
+def test_invalid_options_are_refused(change, message):
   with pytest.raises(ValueError, match=rf"config\.data\.{message}"):
     bounds.read(Scenes, "data", dataclasses.asdict(SCENES) | change)

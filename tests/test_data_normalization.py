@@ -121,7 +121,7 @@ def test_training_normalises_whole_images_then_crops_then_jitters():
   assert abs(np.corrcoef(factors, added)[0, 1]) < 0.2  # four deviations
 
 
-def test_what_comes_in_when_images_shift_or_turn_is_as_black_as_they_are():
+def test_pixels_around_a_moved_image_have_its_normalized_black():
   feed = feed_of(normalized(some_data()), 9, max_shift=1)
   made, images = feed_batch(feed, np.arange(8))["image"], some_images()
   for image, normal, outside in zip(made, by_numpy(images), black(images), strict=True):
@@ -159,7 +159,7 @@ def test_statistics_stay_with_their_images():
 
 
 @pytest.mark.parametrize("name", ["toy", "rotated_toy:-20..20", "affnist"])
-def test_sets_to_score_on_are_normalised_by_images_that_nobody_cut_or_moved(name, monkeypatch):
+def test_scored_sets_are_normalised_by_their_whole_unmoved_images(name, monkeypatch):
   monkeypatch.setattr(transfer, "load_dataset", lambda *_: some_data())
   monkeypatch.setattr(transfer.affnist, "load_affnist", lambda folder: some_data())
   canvas = 40 if name == "affnist" else 7
@@ -176,7 +176,7 @@ def test_sets_to_score_on_are_normalised_by_images_that_nobody_cut_or_moved(name
   np.testing.assert_array_equal(normalized.images, plain.images)
 
 
-def test_a_config_asks_for_it_and_the_report_sees_what_training_was_judged_on():
+def test_normalize_key_changes_training_and_report_alike():
   changes = {"data__crop": 12, "data__num_validation": 100}
   config = toy_classifier.classifier_config(data__normalize=True, **changes)
   settings = read_settings(config)

@@ -103,7 +103,7 @@ def test_fixed_partners_are_uniform_and_always_the_same():
   assert small["shifts"][:2].tolist() == [[[-1, -1], [3, -1]], [[1, -2], [0, 3]]]
 
 
-def test_an_evaluation_batch_is_composed_as_it_is_told():
+def test_an_evaluation_batch_has_the_given_partners_and_shifts():
   split = some_split()
   shifts = np.zeros((7, 2, 2), np.int32)
   shifts[4] = [[1, -1], [0, 1]]

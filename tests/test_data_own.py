@@ -87,7 +87,7 @@ def test_photographs_of_many_sizes_train_and_are_encoded_as_in_training(tmp_path
   assert (images == given).all(axis=(1, 2, 3)).sum() == 1
 
 
-def test_what_is_not_the_runs_own_data_is_refused(workdirs):
+def test_other_data_than_the_runs_own_are_refused(workdirs):
   with pytest.raises(RunError, match=r"config\.data\.name.*'mine'"):
     open_run(workdirs / "memory")
   test = mine().splits["test"]
@@ -106,7 +106,7 @@ def test_what_is_not_the_runs_own_data_is_refused(workdirs):
     build(read_settings(constellations.get_config()), mine())
 
 
-def test_a_function_is_not_called_because_a_folder_says_so(workdirs, capsys):
+def test_a_function_named_by_a_shared_folder_is_not_called(workdirs, capsys):
   path = f"{__name__}.mine"
   message = refused(capsys, run, workdirs / "path")
   assert f"'{path}'" in message

@@ -82,7 +82,7 @@ def test_crops_are_cut_before_images_move(four):
     scored("rotated_four:90", crop=5)
 
 
-def test_ink_off_the_canvas_is_told(four):
+def test_notes_give_the_share_of_ink_off_the_canvas(four):
   # Of 2x2 pixels of ink the first row and column stay.
   inked = FOUR.astype(float)
   lost = 100 * (1 - inked[:, 1, 1, 0] / inked.sum((1, 2, 3)))
@@ -145,7 +145,7 @@ def test_all_splits_are_turned_each_image_by_its_own_angle():
 @pytest.mark.parametrize(
   ("name", "canvas", "side"), [("affnist", 32, 32), ("affnist", 48, 40), ("affine_four", 48, 48)]
 )
-def test_affine_is_drawn_and_says_so(four, name, canvas, side):
+def test_affine_sets_are_drawn_and_noted(four, name, canvas, side):
   """As affNIST where its files are not there."""
   loaded = scored(name, canvas, dir="data", cache_dir="cache")
   source = "mnist" if name == "affnist" else "four"
@@ -171,7 +171,7 @@ def test_official_files_need_a_canvas_that_holds_them(tmp_path):
     scored("affnist", 40, affnist_dir=str(tmp_path))
 
 
-def test_other_names_are_data_sets_as_they_are(four):
+def test_plain_names_are_unchanged_data_sets(four):
   loaded = scored("plain:1.0.0", dir="data", cache_dir="cache", affnist_dir="affnist")
   assert isinstance(loaded, Dataset)
   assert four == [("plain:1.0.0", "data", "cache", AS_IT_IS)]
@@ -193,7 +193,7 @@ def test_other_names_are_data_sets_as_they_are(four):
     *(f"translated_four:{moves}" for moves in ("1.5", "1,2,3", "1,", "3..1,0")),
   ],
 )
-def test_what_cannot_be_read_is_refused_before_anything_is_loaded(four, name):
+def test_malformed_names_are_refused_before_anything_is_loaded(four, name):
   kind = name.partition("_")[0]
   with pytest.raises(ValueError, match=f"'{re.escape(name)}'.*{kind}_mnist:3"):
     scored(name)

@@ -77,7 +77,7 @@ def test_value_and_gradients_are_those_of_the_composition(batch, mixing):
   assert np.abs(expected[1][1][0]).max() > 1e-3  # of poses
 
 
-def test_a_pose_that_is_no_number_makes_the_likelihood_none():
+def test_a_nan_pose_makes_the_likelihood_nan():
   """Training then says so; a position that is no number must not read beside the templates."""
   *parts, target = inputs(7)
   parts[0] = parts[0].at[1, 0, 0, 2].set(np.nan)

@@ -55,7 +55,7 @@ def test_convnet_against_scipy():
 @pytest.mark.parametrize(
   ("batch", "at_a_time", "activation"), [(7, 7, "elu"), (12, 4, "relu"), (13, 1, "none")]
 )
-def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatch):
+def test_patch_products_equal_the_convolution(batch, at_a_time, activation, monkeypatch):
   """The products over patches that CPUs run in blocks, and the convolutions of other devices."""
   image, strides = normal(batch, 13, 11, 2), (2, 1, 3)
   shapes = ((3, 3, 2, 4), (3, 2, 4, 5), (1, 3, 5, 3))

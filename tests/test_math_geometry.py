@@ -75,7 +75,7 @@ def test_extreme_numbers_are_finite(largest):
   chex.assert_tree_all_finite(through_everything(raws))
 
 
-def test_numbers_of_turns_that_are_whole_turn_nothing():
+def test_whole_turns_leave_a_pose_unturned():
   """Where float32 has no fractions any more; the gradient is that of no turn."""
   turns = np.array([0.0, 2.0**23, 2.0**23 + 1, -3e38, 3e38], np.float32)
   raws = np.tile(np.array([0.3, -0.2, 0, 0.1, 0.2, 0.3], np.float32), (5, 1))

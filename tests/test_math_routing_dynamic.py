@@ -42,7 +42,7 @@ def test_squash_of_extremes(length):
     np.testing.assert_array_equal(jacobian, 0)  # every product has a factor of 0
 
 
-def test_gradients_of_the_last_sum_alone():
+def test_gradients_of_the_last_iteration_alone():
   """Then they are those of a sum with a coupling that is given."""
   given = jnp.asarray(GIVEN)
   coupling = route(given).coupling[-1]
@@ -67,6 +67,6 @@ def test_gradients_of_the_last_sum_alone():
   np.testing.assert_allclose(parents, same_parents, rtol=1e-5, atol=1e-6)
 
 
-def test_no_iterations():
+def test_zero_iterations_are_refused():
   with pytest.raises(ValueError, match=r"\b1 iteration.* 0\b"):
     route_by_agreement(jnp.asarray(GIVEN), iterations=0, through_all=True)

@@ -118,6 +118,6 @@ def test_extremes(change):
     (FIELDS - 1, 3, "child .*0 to 4.*-1 to 3"),
   ],
 )
-def test_what_does_not_fit(child, iterations, message):
+def test_inputs_that_do_not_fit_are_refused(child, iterations, message):
   with pytest.raises(ValueError, match=message):
     route(inputs(), child, iterations)

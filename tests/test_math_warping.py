@@ -84,7 +84,7 @@ def test_gradients_agree_where_the_slope_jumps(bank):
   np.testing.assert_allclose(gradient("products"), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_method_that_does_not_exist(bank):
+def test_unknown_warping_methods_are_refused(bank):
   with pytest.raises(ValueError, match=r"'tent'.*gather, products"):
     warping.warp_templates(*bank, HEIGHT, WIDTH, "tent")
 

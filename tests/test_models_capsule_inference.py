@@ -39,7 +39,7 @@ def posterior(*, gaussian=True):
   )
 
 
-def test_density_of_a_pose_that_is_off():
+def test_density_of_an_absent_pose():
   """Of a posterior in one point, a Gaussian's at its mean; others: test_models_probabilistic.py."""
   point = posterior(gaussian=False)
   log_density = point.off_log_prob(point.centre(TEMPERATURE), 0.05)
@@ -70,7 +70,7 @@ def test_samples_are_of_the_posterior():
   assert np.abs(correlation).max() < 6 / np.sqrt(draws)
 
 
-def test_deviations_have_a_floor_and_what_is_free_may_have_any_values():
+def test_deviations_have_a_floor_and_free_parameters_have_none():
   belief = posterior()
   (free,) = change_scales(SCALES.unconstrain, [belief])
   expected = np.log(np.expm1(np.float64(belief.pose_scales) - 0.02))
@@ -168,7 +168,7 @@ def test_object_inference_by_its_last_bias(objects):
     np.testing.assert_allclose(inferred.pose_scales[b], deviations(biases["scales"]), rtol=1e-5)
 
 
-def test_objects_read_who_is_where_and_how_surely(objects):
+def test_objects_read_identity_pose_and_presence_of_parts(objects):
   """Every child's pose and presence move the parents, and so does which child it is."""
   variables, apply = objects
   rows = children()

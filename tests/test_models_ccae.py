@@ -134,7 +134,7 @@ def test_gradients_reach_the_heads_that_a_term_is_about(both_decoders):
     assert flows == wanted, term
 
 
-def test_a_scene_is_a_set(both_decoders):
+def test_capsules_are_invariant_to_the_order_of_points(both_decoders):
   """Permuted slots give the same capsules; what stands in absent slots does not matter."""
   _, _, call = both_decoders
   batch = tiny_batch()
@@ -176,7 +176,7 @@ def test_capsules_in_the_frame_of_the_points_follow_them():
     assert close(after.log_prob, before.log_prob) == follows
 
 
-def test_a_scene_without_points_is_harmless(both_decoders):
+def test_a_scene_without_points_has_finite_gradients(both_decoders):
   """None is drawn; if one is given, nothing becomes infinite and no point is explained."""
   _, _, call = both_decoders
   batch = tiny_batch() | {"presence": jnp.zeros((BATCH, POINTS))}

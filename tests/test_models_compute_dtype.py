@@ -56,7 +56,7 @@ def low(equation) -> bool:
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_bfloat16_is_near_float32_and_all_that_leaves_is_float32(name):
+def test_bfloat16_is_near_float32_and_outputs_are_float32(name):
   grads, output = encode(name, None)
   low_grads, low_output = encode(name, "bfloat16")
   for approximate, exact in zip(
@@ -70,7 +70,7 @@ def test_bfloat16_is_near_float32_and_all_that_leaves_is_float32(name):
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_products_are_short_and_exponentials_are_not(name):
+def test_products_are_bfloat16_and_exponentials_float32(name):
   short = {equation.primitive.name for equation in equations_of(name, "bfloat16") if low(equation)}
   assert short & {"dot_general", "conv_general_dilated"}
   assert not short & {"exp", "log", "logistic", "sin", "cos", "tanh", "reduce_max"}

@@ -41,7 +41,7 @@ def gaussian():
   return system, variables, *run(variables)
 
 
-def test_the_encoder_starts_from_what_the_output_holds(gaussian):
+def test_encoded_posteriors_are_those_of_the_output(gaussian):
   system, _, output, encoded, _, drawn = gaussian
   # Both are in one program, and may be computed apart.
   close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
@@ -56,7 +56,7 @@ def test_the_encoder_starts_from_what_the_output_holds(gaussian):
   assert np.ptp(drawn) > 0.1
 
 
-def test_posteriors_in_a_point_have_no_deviations():
+def test_point_posteriors_have_no_deviations():
   system = tiny_system("delta")
   assert system.free_form is not None
   variables = build(system, BATCH)
@@ -68,7 +68,7 @@ def test_posteriors_in_a_point_have_no_deviations():
     assert jax.tree.structure(free) == jax.tree.structure(posterior)
 
 
-def test_the_prior_is_what_the_config_says_of_the_top_and_the_same_for_all(gaussian):
+def test_the_prior_follows_the_config_and_is_the_same_for_all_images(gaussian):
   parts, top = gaussian[4]
   generative = PROBABILISTIC["generative"]
   presence = jax.nn.sigmoid(top.presence_logits)

@@ -85,7 +85,7 @@ def relations(generative):
   return generative.relations()[0]
 
 
-def test_pictures_are_what_figures_take(pictures):
+def test_pictures_have_the_arguments_of_figures(pictures):
   names = ("templates", "prior_samples", "object_samples", "reconstructions")
   assert set(pictures) == {*names, "object_reconstructions", "part_identity"}
   for name, arrays in pictures.items():
@@ -111,7 +111,7 @@ def test_expected_children_are_means_over_choices_and_presences(relations):
     np.testing.assert_allclose(children.poses[child], predicted, atol=1e-5)
 
 
-def test_children_of_nobody_are_hardly_there_and_those_who_are_certain_are_finite(relations):
+def test_children_without_parents_are_absent_and_certain_ones_finite(relations):
   nobody = Capsules(jnp.full(OBJECTS, -CERTAIN), jnp.tile(jnp.eye(2, 3), (OBJECTS, 1, 1)))
   logits = mean_children(nobody, relations).presence_logits
   assert (np.asarray(logits) < -25).all()
@@ -148,7 +148,7 @@ def test_poses_of_moved_objects_by_hand():
   np.testing.assert_allclose(pose, [[0, 2, 0.3], [-2, 0, -0.1]], atol=1e-6)
 
 
-def test_samples_of_the_prior_are_drawn_by_what_was_drawn(pictures, generative, draw):
+def test_pictures_of_prior_samples_are_drawn_from_their_capsules(pictures, generative, draw):
   samples = pictures["prior_samples"]["samples"]
   keys = jax.random.split(jax.random.key(0), drawn_images.NUM_SAMPLES)
   assert len(samples) == len(keys)
@@ -174,9 +174,7 @@ def inferred(variables):
   return jax.device_get(infer(variables, IMAGE, None)[1])
 
 
-def test_reconstructions_show_parts_winners_and_what_winners_say(
-  pictures, inferred, generative, draw
-):
+def test_reconstructions_show_parts_winners_and_their_votes(pictures, inferred, generative, draw):
   parts, objects = inferred
   fed, alone = pictures["reconstructions"], pictures["object_reconstructions"]
   np.testing.assert_array_equal(fed["image"], IMAGE)

@@ -71,7 +71,7 @@ def hard():
   return run(HARD, {"prior_within_constant": 4.3, "posterior": "kl"}, channels=1)
 
 
-def test_gradients_where_objects_draw_softly(soft):
+def test_gradients_with_soft_votes(soft):
   """The image now teaches the objects, and by the colours it draws special features; parts and all
   that they say are constants of the object half."""
   objects = {"object_encoder", "object_decoder"}
@@ -115,7 +115,7 @@ def drawn(case, poses, presence, changes):
     np.testing.assert_allclose(mixture.log_mixing[b], log_mixing, atol=3e-3)
 
 
-def test_drawn_from_soft_winners(soft):
+def test_reconstruction_from_soft_votes(soft):
   _, _, output, params = soft
   posterior, objects = output.routing.posterior, output.objects
   poses = np.einsum("bkm,bkmd->bmd", posterior[:, :-1], objects.votes)
@@ -124,7 +124,7 @@ def test_drawn_from_soft_winners(soft):
   drawn(soft, poses, presence, SOFT)
 
 
-def test_drawn_from_hard_winners(hard):
+def test_reconstruction_from_hard_votes(hard):
   """Poses by the winners, presences by the part encoder."""
   output = hard[2]
   winner = output.routing.posterior[:, :-1].argmax(axis=1)

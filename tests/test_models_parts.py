@@ -202,7 +202,7 @@ def test_every_backend_has_the_same_likelihood(monkeypatch, mixing):
 
 @pytest.mark.parametrize("mixing", MIXINGS)
 @pytest.mark.parametrize("backend", ["cpu", "gpu", "tpu"])
-def test_each_backend_has_what_suits_it(monkeypatch, backend, mixing):
+def test_tpus_gather_and_scatter_nothing(monkeypatch, backend, mixing):
   """Products gather nothing, and scatter nothing in the gradient."""
   module, inputs = decoder_and_inputs(mixing=mixing)
   monkeypatch.setattr(jax, "default_backend", lambda: backend)

@@ -284,8 +284,8 @@ def test_the_temperature_of_choices_falls_while_training():
       np.testing.assert_allclose(terms_at_step[name], terms[name].mean(), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("case", "own"), [("trained", OWN), ("evaluated", {})])
-def test_picture_is_drawn_from_the_middle_of_belief(case, changes, two, three, request):
+@pytest.mark.parametrize(("case", "changes"), [("trained", OWN), ("evaluated", {})])
+def test_picture_is_drawn_from_the_means_of_the_posteriors(case, changes, two, three, request):
   """As are the expected children of the top capsules."""
   output, options = request.getfixturevalue(case)[0], PROBABILISTIC["generative"] | changes
   params = in_float64((two if changes else three).variables["params"]["generative"])

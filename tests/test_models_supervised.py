@@ -122,7 +122,7 @@ def test_two_labels_have_a_reconstruction_each():
   np.testing.assert_array_equal(again, evaluation.drawn)
 
 
-def test_answers_stand_in_the_place_of_the_label_that_they_are():
+def test_right_answers_are_ordered_as_their_labels():
   labels = jnp.array([[1, 2], [1, 2], [1, 2], [1, 2], [1, 2]])
   answers = jnp.array([[1, 2], [2, 1], [5, 1], [2, 5], [5, 6]])
   expected = [[1, 2], [1, 2], [1, 5], [5, 2], [5, 6]]
@@ -196,7 +196,7 @@ def test_lenet_against_numpy():
   )
 
 
-def test_only_training_drops_hidden_units_and_that_changes_no_mean():
+def test_dropout_is_in_training_alone_and_keeps_the_mean():
   """Only an affine layer follows: over many draws its results have the mean of none dropped."""
   system, batch, draws = tiny(cnn), cnn_batch(), 2000
   variables = random_variables(system.module, batch, train=False)

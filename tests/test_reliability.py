@@ -22,7 +22,7 @@ def only_warnings():
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("only_warnings")
-def test_damaged_folders_are_as_before_or_say_so():
+def test_damaged_folders_are_read_as_before_or_reported():
   result = workdirs.search(range(12), 0, ("cnn",))
   assert result["failures"] == []
   assert result["counts"]["same"]
@@ -51,7 +51,7 @@ def test_random_configs_train_or_are_refused_by_a_key_that_was_changed():
   assert result["counts"][configs.REFUSED] >= 7
 
 
-def test_kept_results_are_those_of_the_seed_and_the_numbers(monkeypatch, tmp_path):
+def test_kept_results_are_reused_for_their_seed_and_numbers(monkeypatch, tmp_path):
   tried = []
 
   def traced(seed, numbers):
@@ -73,6 +73,6 @@ def test_a_run_that_fails_before_it_is_killed_is_a_failure(tmp_path):
     kills.kill_once(process, tmp_path / "run", np.random.default_rng(0))
 
 
-def test_what_is_drawn_depends_on_the_seed_and_the_number_alone():
+def test_drawn_configs_depend_on_seed_and_number_alone():
   assert repr(configs.draw(3, 7)) == repr(configs.draw(3, 7))
   assert repr(configs.draw(3, 7)) != repr(configs.draw(3, 8))

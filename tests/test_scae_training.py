@@ -77,7 +77,7 @@ def test_golden_step(eight):
 
 
 @pytest.mark.slow
-def test_one_batch_is_learnt_by_heart(eight):
+def test_one_batch_is_overfitted(eight):
   """The picture and the total: 0.24 and 0.05 of the start were measured with this seed."""
   step, state, batch = eight
   history = []

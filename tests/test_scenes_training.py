@@ -100,7 +100,7 @@ def test_evaluate_opens_the_run(workdir, capsys):
     ("--max_examples=-1", "max_examples"),
   ],
 )
-def test_what_scenes_do_not_have_is_refused(workdir, capsys, flag, message):
+def test_flags_that_scenes_do_not_have_are_refused(workdir, capsys, flag, message):
   assert message in refused(capsys, evaluate_py, f"--workdir={workdir}", flag)
 
 

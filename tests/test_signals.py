@@ -121,7 +121,7 @@ def drain(terminal: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
-def test_ctrl_c_saves_though_tee_has_ended_before(home):
+def test_ctrl_c_saves_the_run_after_its_reader_has_ended(home):
   workdir = home / "run"
   flags = ("--config=toy.py:long", f"--workdir={workdir}", "--config.train.num_steps=1000000")
   process = start(str(ROOT / "train.py"), *flags)
@@ -171,7 +171,7 @@ def test_ctrl_c_saves_though_tee_has_ended_before(home):
   ],
 )
 @pytest.mark.usefixtures("as_users_have_it")
-def test_who_hears_a_signal(monkeypatch, script, code, printed):
+def test_signal_reaches_the_right_handler(monkeypatch, script, code, printed):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
   process = start("-c", LISTENING + script)
   output, _ = process.communicate(timeout=600)
@@ -191,7 +191,7 @@ def test_a_current_folder_that_was_removed_is_one_line(monkeypatch, tmp_path):
 
 
 @pytest.mark.parametrize("ends", ["", "  print('more')\n", "  raise SystemExit(3)\n"])
-def test_output_that_nobody_reads_is_lost_and_no_error(monkeypatch, ends):
+def test_output_to_a_closed_pipe_is_no_error(monkeypatch, ends):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
   script = (
     "from scae_jax.interrupt import say\n"
@@ -217,7 +217,7 @@ def test_output_that_nobody_reads_is_lost_and_no_error(monkeypatch, ends):
   assert process.wait(60) == (3 if "SystemExit" in ends else 0)
 
 
-def test_commands_draw_and_print_whatever_the_terminal_and_a_notebook_have_chosen(monkeypatch):
+def test_commands_ignore_the_encoding_and_backend_of_the_terminal(monkeypatch):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
   monkeypatch.setenv("PYTHONIOENCODING", "ascii")
   monkeypatch.setenv("MPLBACKEND", "no_window_here")

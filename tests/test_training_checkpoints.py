@@ -146,7 +146,7 @@ def test_held_out_loss_that_is_damaged_ranks_no_checkpoint(tmp_path):
   assert "step 2" in message
 
 
-def test_what_is_no_folder_is_named(tmp_path):
+def test_files_in_place_of_folders_are_named(tmp_path):
   file = tmp_path / "checkpoints"
   file.write_text("")
   for writable in (False, True):

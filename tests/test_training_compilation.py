@@ -23,7 +23,7 @@ def as_before():
     jax.config.update(key, value)
 
 
-def test_folder_is_given_or_from_the_environment(monkeypatch):
+def test_compilation_cache_is_the_given_folder_or_the_environments(monkeypatch):
   home = pathlib.Path.home()
   both = {"JAX_COMPILATION_CACHE_DIR": "/jax", "SCAE_JAX_CACHE": "/ours"}
   for folder, environment, expected in (

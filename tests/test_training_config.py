@@ -112,7 +112,7 @@ def test_broken_config_files_are_explained(tmp_path, text, message):
     parse(default_config=str(tmp_path / "broken.py"))
 
 
-def test_an_unknown_flag_is_answered_with_the_known_ones_beside_any_others(home):
+def test_an_unknown_flag_is_answered_with_the_form_of_known_ones(home):
   with pytest.raises(RunError, match=r"'lr'.*--config\.SECTION\.KEY"):
     parse("--config.train.num_steps=3", "--lr=3")
 
@@ -133,7 +133,7 @@ def test_folders_below_which_no_checkpoint_can_be_saved_are_refused(tmp_path, na
       workdirs.check_same_run(workdir, toy_config())
 
 
-def test_the_mark_that_windows_writes_before_a_text_is_no_damage(tmp_path, caplog):
+def test_byte_order_marks_and_crlf_are_no_damage(tmp_path, caplog):
   write_workdir(tmp_path)
   (tmp_path / "metrics.jsonl").write_text('{"step": 4, "split": "train", "timing": {}}\n')
   for name in ("config.json", "data.json", "jax.json", "metrics.jsonl"):
@@ -202,7 +202,7 @@ def test_resumed_run_may_change_cadence_and_grow(tmp_path):
     workdirs.check_same_run(workdir, toy_config(train__num_steps=23))
 
 
-def test_a_run_that_is_older_than_a_key_of_the_data_goes_on(tmp_path):
+def test_a_run_saved_before_a_key_existed_resumes(tmp_path):
   old = toy_config().unlock()
   for key in ("resize", "resize_fill", "channels"):
     del old.data[key]
@@ -244,7 +244,7 @@ def described(images=IMAGES, labels=LABELS, names=("cat", "dog"), **more):
   return workdirs.describe_data(Dataset("folder", names, splits))
 
 
-def test_data_set_of_a_run_is_known_again(tmp_path):
+def test_another_data_set_than_the_runs_own_is_refused(tmp_path):
   workdirs.check_same_data(tmp_path, described())  # a new folder
   write_workdir(tmp_path, data=described())
   workdirs.check_same_data(tmp_path, described(IMAGES.copy()))
@@ -272,7 +272,7 @@ def test_data_set_of_a_run_is_known_again(tmp_path):
 WRONG_JSON = (b'{"name": ', b"[1]", b"[" * 100_000, b"\xff\xfe", None)
 
 
-def test_workdir_that_cannot_be_written_or_is_taken_is_refused(tmp_path, monkeypatch):
+def test_unwritable_and_locked_workdirs_are_refused(tmp_path, monkeypatch):
   def assert_refused(path, message):
     with pytest.raises(RunError, match=message):
       write_workdir(path)
@@ -313,7 +313,7 @@ def test_broken_files_are_explained(tmp_path, content):
     workdirs.check_same_data(tmp_path, described())
 
 
-def test_config_that_is_not_as_it_was_written_is_used_with_a_warning(tmp_path, caplog):
+def test_an_edited_saved_config_is_used_with_a_warning(tmp_path, caplog):
   write_workdir(tmp_path)
   path = tmp_path / "config.json"
   assert workdirs.load_settings(tmp_path).model["num_features"] == 8
@@ -350,7 +350,7 @@ def test_saved_config_imports_no_code(tmp_path, monkeypatch):
     assert workdirs.load_settings(tmp_path).system == name
 
 
-def test_only_errors_of_what_was_asked_are_explained():
+def test_user_errors_are_explained_and_defects_keep_their_traceback():
   with pytest.raises(RunError, match="no such file"), explained():
     raise FileNotFoundError("no such file")
   with pytest.raises(TypeError), explained():

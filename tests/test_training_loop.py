@@ -156,7 +156,7 @@ def test_full_disk_stops_the_run_until_there_is_room(
     assert_same_run(tmp_path, uninterrupted)
 
 
-def test_changed_lines_are_kept_and_it_is_said_once(uninterrupted, tmp_path, capfd):
+def test_edited_lines_of_metrics_are_kept_and_reported_once(uninterrupted, tmp_path, capfd):
   workdir = shutil.copytree(uninterrupted, tmp_path / "run")
   path, longer = workdir / "metrics.jsonl", toy_config(train__num_steps=100, **CADENCE)
   changed = path.read_text().replace('"step": 16,', '"step": 17,')

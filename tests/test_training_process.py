@@ -144,7 +144,7 @@ def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
   ("variable", "value"),
   [("JAX_PLATFORMS", "cuda"), ("JAX_PLATFORMS", "none"), ("JAX_DISABLE_JIT", "1")],
 )
-def test_an_environment_that_jax_cannot_work_in_is_one_line(home, monkeypatch, variable, value):
+def test_an_unusable_jax_environment_is_one_line(home, monkeypatch, variable, value):
   monkeypatch.setenv(variable, value)
   process = start(str(ROOT / "train.py"), "--config=toy.py", "--workdir=run")
   output, _ = process.communicate(timeout=600)
@@ -187,7 +187,7 @@ def closed(folder, function):
   return of_permitted
 
 
-def test_a_home_folder_is_meant_wherever_a_path_is_given(home, monkeypatch, capsys):
+def test_tilde_is_expanded_in_every_path(home, monkeypatch, capsys):
   monkeypatch.setenv("HOME", str(home / "me"))
   (home / "me").mkdir()
   (home / "toy.py").rename(home / "me" / "toy.py")
@@ -212,7 +212,7 @@ def test_a_home_folder_is_meant_wherever_a_path_is_given(home, monkeypatch, caps
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
-def test_a_forked_child_says_that_it_cannot_go_on(monkeypatch):
+def test_a_forked_child_raises_run_errors(monkeypatch):
   process = start("-W", "ignore", "-c", FORKED)
   output, _ = process.communicate(timeout=600)
   assert output == 4 * "RunError spawn\n"

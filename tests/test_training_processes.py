@@ -203,7 +203,7 @@ def test_checkpoint_goes_on_with_another_number_of_devices(devices, alone, tmp_p
 
 
 @pytest.mark.parametrize("name", ["probabilistic", "cnn"])
-def test_models_that_draw_noise_do_not_depend_on_the_devices(name):
+def test_models_with_noise_do_not_depend_on_the_devices(name):
   """Nor does the SCAE, which sees the whole batch: test_scae_training.py."""
   config = base_configs()[name]
   if name == "cnn":

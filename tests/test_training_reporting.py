@@ -88,7 +88,7 @@ def reports(monkeypatch):
     (HELD_OUT, {"scored": PLAIN}, "plain-test", "test"),  # of the same content
   ],
 )
-def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
+def test_folder_and_arguments_of_a_report(
   reports, tmp_path, monkeypatch, capsys, dataset, asked, folder, split
 ):
   """A workdir below the current folder is recorded by its relative name."""
@@ -154,7 +154,7 @@ def test_a_model_that_classifies_gets_the_report_on_its_answers(reports, tmp_pat
   assert batch["image"].shape[1:] == (18, 18, 1)  # the canvas
 
 
-def test_other_classes_are_none_to_score_a_classifier_on(tmp_path):
+def test_a_classifier_is_not_scored_on_other_classes(tmp_path):
   other = dataclasses.replace(OTHER, class_names=("b",))
   with pytest.raises(ValueError, match=r"classes.*\[b\]"):
     report_run(classifier_run(PLAIN), tmp_path, scored=other)
@@ -176,7 +176,7 @@ def test_a_run_on_overlays_is_scored_on_the_pairs_that_it_was_held_out_on():
   assert not np.any(made["label"] == made["other_label"])
 
 
-def test_only_clusters_need_examples_enough_for_them():
+def test_a_classifier_needs_no_minimum_of_examples():
   """Where a model has clusters, test_training_build.py."""
   build(read_settings(toy_classifier.classifier_config(evaluation__max_examples=5)))
 

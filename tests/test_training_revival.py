@@ -120,7 +120,7 @@ def test_model_without_such_objects_is_refused(tmp_path):
   assert tiny_system(**{"object_encoder.kind": "mlp"}).object_params is None
 
 
-def test_copies_of_an_scae_object_say_what_it_says(monkeypatch):
+def test_copies_of_an_scae_object_have_its_presence_and_pose(monkeypatch):
   """Without noise: poses, presences and votes."""
   monkeypatch.setattr(revival, "NOISE", 0.0)
   system, batch = tiny_system(), tiny_batch()

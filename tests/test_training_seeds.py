@@ -53,7 +53,7 @@ def test_seeds_side_by_side_are_those_one_after_another(together, tmp_path, monk
   chex.assert_trees_all_close(run.variables, open_run(together).variables, rtol=1e-5, atol=1e-6)
 
 
-def test_seeds_differ_and_their_mean_is_what_counts(together):
+def test_seeds_differ_and_their_mean_selects_the_best_checkpoint(together):
   for line in metrics(together):
     totals = {line["seeds"][seed]["total"] for seed in ("5", "6", "7")}
     assert len(totals) == 3

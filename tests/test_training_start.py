@@ -118,7 +118,7 @@ def test_parameters_are_taken_and_nothing_else(source, tmp_path, capfd):
   assert str(source) not in capfd.readouterr().err
 
 
-def test_what_the_other_run_lacks_and_modules_not_named_are_drawn_as_ever(source, tmp_path, capfd):
+def test_missing_and_unnamed_modules_are_newly_initialised(source, tmp_path, capfd):
   drawn = first_state(larger_config(), tmp_path / "drawn").params
   assert np.any(drawn["position_bias"])
   source_params = params_of(source)[0]
@@ -213,7 +213,7 @@ def test_damaged_checkpoint_is_passed_over(source, tmp_path, capfd):
   chex.assert_trees_all_equal(state.params, open_run(source, 8).variables[0]["params"])
 
 
-def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
+def test_unusable_sources_are_refused(source, sources, tmp_path):
   (tmp_path / "untrained").mkdir()
   shutil.copy(source / "config.json", tmp_path / "untrained")
   shutil.copytree(tmp_path / "untrained", tmp_path / "stopped")

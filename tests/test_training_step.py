@@ -137,7 +137,7 @@ def test_dispatches_on_four_devices_are_steps_one_after_the_other_on_one():
   assert len(np.unique(rows["total"])) == 14
 
 
-def test_steps_that_do_not_count_leave_the_state():
+def test_padding_steps_leave_the_state():
   _, _, program, state = make_program()
   before = numbers(state)
   state, _ = program._compiled(state, *program._inputs(0, 0))

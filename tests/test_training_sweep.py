@@ -35,7 +35,7 @@ ROW = '[[rows]]\nname = "a"\n'
 TABLE = (pathlib.Path("sweeps/table.toml"), pathlib.Path("runs/table"))  # where sweep.py has it
 
 
-def test_a_row_is_what_the_command_line_would_be(home):
+def test_a_row_equals_its_command_line(home):
   base, other = rows_of(home, SWEEP)
   shared = {"loss__image": 2.0, "evaluation__max_examples": 50, "evaluation__batch_size": 16}
   expected = toy_config(train__num_steps=8, train__seeds=2, **shared)
@@ -60,12 +60,12 @@ def test_a_row_is_what_the_command_line_would_be(home):
   assert row.config.train.seeds == 1
 
 
-def test_names_are_folders_also_where_letters_have_no_case(home):
+def test_names_that_differ_by_case_alone_are_refused(home):
   with pytest.raises(RunError, match=r"\(A\).*name"):
     rows_of(home, f'config = "toy.py"\n{ROW}[[rows]]\nname = "A"\n')
 
 
-def test_a_mark_before_the_text_and_other_line_ends_are_read(home):
+def test_byte_order_mark_and_crlf_are_read(home):
   text = f'\ufeffconfig = "toy.py"\n{ROW}'.replace("\n", "\r\n")
   assert [row.name for row in rows_of(home, text)] == ["a"]
 
@@ -166,13 +166,13 @@ def test_shipped_table_has_the_runs_of_a_record(record, names, monkeypatch):
     ),
   ],
 )
-def test_a_wrong_file_is_refused(home, text, message):
+def test_wrong_sweep_files_are_refused(home, text, message):
   with pytest.raises(RunError, match=message) as info:
     rows_of(home, text)
   assert info.value.exit_code == 2
 
 
-def test_all_mistakes_are_told_at_once_before_any_run(home):
+def test_all_mistakes_are_reported_at_once_before_any_run(home):
   text = 'config = "toy.py"\n' + ROW + "seed = 3\n" + ROW.replace("a", "b") + 'config = "c.py"\n'
   with pytest.raises(RunError, match=r"row 0(.|\n)*row 1"):
     rows_of(home, text)
