@@ -1,8 +1,9 @@
-"""Constellations through the scripts: trained, resumed, scored and refused as images are."""
+"""Constellations through train.py and evaluate.py: trained, scored, refused."""
 
 import dataclasses
 import functools
 import json
+import re
 
 import jax
 import numpy as np
@@ -87,7 +88,7 @@ def test_evaluate_opens_the_run(workdir, capsys):
   )
   assert report["step"] == 16
   out = capsys.readouterr().out
-  assert "10 examples of constellations test. Step 16." in out
+  assert re.search(r"\b10\b.*constellations test\b.*\b16\b", out)
   assert "ransac" in out
 
 

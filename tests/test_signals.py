@@ -89,7 +89,7 @@ def test_a_signal_while_nothing_trains_is_one_line(home, number, moment, message
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
 def test_a_closed_terminal_saves_the_run(home):
-  """Nobody reads what it says; the run must not fail at that."""
+  """Its output has no reader; the run must not fail for that."""
   controller, terminal = os.openpty()
   workdir = home / "run"
   flags = ("--config=toy.py:long", f"--workdir={workdir}", "--config.train.num_steps=1000000")
@@ -186,8 +186,8 @@ def test_a_current_folder_that_was_removed_is_one_line(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path / "gone")
   process = start("-c", LISTENING + inside)
   output, _ = process.communicate(timeout=600)
-  assert (process.returncode, output.count("\n")) == (2, 1)
-  assert "folder" in output
+  assert process.returncode == 2
+  assert re.fullmatch(r"error: .*\n", output)
 
 
 @pytest.mark.parametrize("ends", ["", "  print('more')\n", "  raise SystemExit(3)\n"])

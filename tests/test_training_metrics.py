@@ -56,7 +56,7 @@ POINTS = r"config\.loss\.schedule\.image "
   ],
 )
 def test_invalid_weights_and_schedules_are_refused(changes, message):
-  """Also of systems that do not check their own: a negative weight would be maximised."""
+  """Also where a system does not check its own: a term of negative weight would be maximised."""
   with pytest.raises(ValueError, match=message):
     check_system(toy_system(**changes), toy_data(side=4), 2)
 
@@ -184,14 +184,11 @@ def test_display_prints_plain_lines_without_a_terminal():
     display.line(line(10, "test"))
     display.line(line(10, "validation"))
     display.say("[bold]as it is[/bold]")
-  text = file.getvalue()
-  assert text.splitlines() == [
-    "step 10/40  train       total 0.3  image 1  2 steps/s  0:00:15 left",
-    "step 10/40  test        total 0.3  image 1  right 0.5",
-    "step 10/40  validation  total 0.3  image 1  right 0.5",
-    "[bold]as it is[/bold]",
-  ]
-  assert "\x1b" not in text
+  train_line, test_line, validation_line, said = file.getvalue().splitlines()
+  assert re.search(r"10/40 +train +total 0\.3 +image 1 .*\b2\b.*0:00:15", train_line)
+  assert re.search(r"10/40 +test +total 0\.3 +image 1 +right 0\.5", test_line)
+  assert re.search(r"10/40 +validation +total 0\.3 +image 1 +right 0\.5", validation_line)
+  assert said == "[bold]as it is[/bold]"  # no markup
 
 
 class Terminal(io.StringIO):
@@ -217,10 +214,10 @@ def test_progress_fits_the_width_of_the_terminal(monkeypatch, columns, num_lines
     display.line(line(22_000) | {"total": 156.25, "terms": SCAE_TERMS})
     display.line(line(22_000, "test"))
     display.advance(22_000, 2.345)
-  assert "step 22000/300000  test" in file.getvalue()
-  assert "step 22000/300000  train" not in file.getvalue()  # the bar has it
+  assert re.search("22000/300000 +test", file.getvalue())
+  assert not re.search("22000/300000 +train", file.getvalue())  # the bar has it
   bar, *losses = file.last_frame()
-  assert re.fullmatch(r"training ━.{20,}━  22000/300000 2.345 steps/s  1 day, 8:55:50 left", bar)
+  assert re.search(r"22000/300000 .*\b2\.345 .*\b1 day, 8:55:50\b", bar)
   assert len(bar) <= columns
   assert max(map(len, losses)) <= columns
   assert len(losses) == num_lines

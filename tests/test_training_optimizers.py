@@ -1,4 +1,4 @@
-"""Update rules against NumPy transcriptions, and the schedules against their equations."""
+"""Update rules against NumPy transcriptions, schedules against their equations."""
 
 import dataclasses
 import math
@@ -74,7 +74,7 @@ def assert_same_history(actual: list, expected: list) -> None:
 
 @pytest.mark.parametrize("clip_norm", [0.0, 2.5])
 def test_rmsprop_is_tensorflows_rule(clip_norm):
-  """It keeps old learning rates in its momentum; gradients are clipped by the norm of all."""
+  """Momentum keeps old learning rates. Gradients are clipped by their global norm."""
   changes = {"schedule": "exponential", "decay_steps": 3, "decay_rate": 0.2}
   options = dataclasses.replace(OPTIONS, **changes, clip_norm=clip_norm)
   learning_rates = [0.01 * 0.2 ** (step / 3) for step in range(30)]
@@ -87,6 +87,12 @@ def test_rmsprop_is_tensorflows_rule(clip_norm):
   assert_same_history(apply_optimizer(make_optimizer(options), grads), expected)
 
 
+def test_rmsprop_without_epsilon_has_that_of_its_batch_size():
+  """As in the release of Kosiorek et al. 2019: (10 batch_size)^-2."""
+  settings = read_settings(toy_config(train__batch_size=16, optimizer__epsilon=0.0))
+  assert settings.optimizer.epsilon == 160**-2.0
+
+
 def test_adam_has_the_numbers_of_the_options():
   optimizer = make_optimizer(dataclasses.replace(OPTIONS, name="adam"))
   expected = optax.adam(0.01, b1=0.8, b2=0.95, eps=1e-3)
@@ -96,7 +102,7 @@ def test_adam_has_the_numbers_of_the_options():
 
 @pytest.mark.parametrize(("name", "clip_norm"), [("adam", 0.0), ("rmsprop", 0.5)])
 def test_weight_decay_is_a_term_of_the_loss(name, clip_norm):
-  """Of kernels alone: the steps are those of gradients to which the term's are added."""
+  """The gradients of kernels, and of nothing else, have the decay added to them."""
   options = dataclasses.replace(OPTIONS, name=name, clip_norm=clip_norm)
   rule = make_optimizer(options)
   params = {"kernel": jnp.ones((3, 2)), "bias": jnp.ones(2), "cost": jnp.ones(())}

@@ -153,7 +153,7 @@ def alone(tmp_path_factory) -> pathlib.Path:
 
 @pytest.mark.slow
 def test_two_processes_train_as_one(alone, tmp_path):
-  """Stopped between two checkpoints, too: one host is asked to, both do, after the same step."""
+  """One host is asked to stop between two checkpoints: both stop after the same step."""
   codes = [process.wait(600) for process in start(tmp_path, "short", STOPPED_ONCE)]
   assert codes == [0, 0], log_of(tmp_path, 0) + log_of(tmp_path, 1)
   assert_close_runs(tmp_path / "run", alone)
@@ -177,13 +177,10 @@ def test_process_that_dies_ends_the_run_and_another_resumes(tmp_path, capfd):
   second.kill()
   code, killed = first.wait(600), second.wait(600)
   assert killed == -9
-  # A collective operation that fails; or the heartbeat, where the death falls into a checkpoint; or
-  # Gloo, the CPU's transport, which aborts where it falls between two of its messages.
-  messages = {
-    1: ("process 0 of 2",),
-    -6: ("another task died", "gloo::EnforceNotMet"),
-  }
-  assert any(message in log_of(tmp_path, 0) for message in messages[code])
+  # A collective operation fails; or the heartbeat or Gloo, the CPU's transport, aborts (-6).
+  assert code in (1, -6), log_of(tmp_path, 0)
+  if code == 1:
+    assert re.search(r"\b0 of 2\b", log_of(tmp_path, 0))
   # On the four devices of this process, which go on where the last checkpoint stands.
   step = open_run(tmp_path / "run").step
   assert step >= 16
@@ -233,24 +230,24 @@ def test_models_with_noise_do_not_depend_on_the_devices(name):
 
 
 def test_processes_must_have_the_same_config_and_data(monkeypatch, tmp_path):
-  """The other process has given another text, or the same."""
+  """Agreement is checked of the same text, and of another one in process 1."""
   monkeypatch.setattr(jax, "process_count", lambda: 2)
   gathered = hosts.multihost_utils
-  monkeypatch.setattr(gathered, "process_allgather", lambda own: np.array([own, own]))
+  monkeypatch.setattr(gathered, "process_allgather", lambda sent: np.array([sent, sent]))
   check_agreement("config", "anything")
-  monkeypatch.setattr(gathered, "process_allgather", lambda own: np.array([own, own + 1]))
+  monkeypatch.setattr(gathered, "process_allgather", lambda sent: np.array([sent, sent + 1]))
   with pytest.raises(RunError, match=r"config.*process 1\b"):
     check_agreement("config", "anything")
   monkeypatch.undo()
   compared = {}
 
-  def differ(what, text):
-    compared[what] = text
-    if what == "data set":
-      raise RunError("differs")
+  def differ(name, text):
+    compared[name] = text
+    if name == "data set":
+      raise RunError(name)
 
   monkeypatch.setattr(start_module, "check_agreement", differ)
-  with pytest.raises(RunError, match="differs"):
+  with pytest.raises(RunError, match="data set"):
     train(toy_config(**CADENCE), tmp_path / "run")
   assert json.loads(compared["config"])["train"]["seed"] == 0
   assert json.loads(compared["data set"])["name"] == "digits"

@@ -1,4 +1,4 @@
-"""What a report on a run is asked for, and the folder that it goes to."""
+"""Reports on a run: what is scored, the folder, and failures."""
 
 import dataclasses
 import types
@@ -46,7 +46,7 @@ def run_on(dataset=PLAIN, **changes):
 
 @pytest.fixture
 def reports(monkeypatch):
-  """What scorers are made of, by kind, and what `write_reports` would have been given."""
+  """Arguments of the scorers, by kind, and of `write_reports`; nothing is scored."""
   calls = {"written": []}
   for kind in ("feature_scorer", "answer_scorer", "scene_scorer"):
     monkeypatch.setattr(
@@ -119,7 +119,7 @@ def test_folder_and_arguments_of_a_report(
 
 
 def test_the_page_comes_before_the_report(home, monkeypatch):
-  """A run with a report is finished for a sweep, which does not come back for its page."""
+  """For a sweep, a run with a report is finished: it would not come back to write the page."""
   calls = []
   monkeypatch.setattr(reporting, "report_run", lambda *_: calls.append("report"))
   monkeypatch.setattr("scae_jax.page.write.look_inside", lambda *_: calls.append("page"))
@@ -128,10 +128,9 @@ def test_the_page_comes_before_the_report(home, monkeypatch):
   assert calls == ["page", "report"]
 
 
-def test_a_set_to_score_on_is_prepared_as_the_runs_own(monkeypatch):
-  monkeypatch.setattr(reporting, "load_scored", lambda *given: given)
-  run = run_on(data__crop=14, data__cache_dir="/cache")
-  assert load_scored_set(run, "x", "/flag") == ("x", run.settings.data, "/flag")
+def test_a_set_to_score_on_is_prepared_as_the_runs_own():
+  scored = load_scored_set(run_on(data__resize=12), "digits", "")
+  assert scored.image_shape == (12, 12, 1)
 
 
 def classifier_run(dataset, **changes):
@@ -147,8 +146,8 @@ def test_a_model_that_classifies_gets_the_report_on_its_answers(reports, tmp_pat
   assert (evaluated.system, evaluated.variables) == (run.system, run.variables)
   assert evaluated.max_examples == 7
   assert scorer is reports["answer_scorer"]
-  *given, examples, make_batch = scorer
-  assert given == [evaluated, OTHER, "test"]
+  *arguments, examples, make_batch = scorer
+  assert arguments == [evaluated, OTHER, "test"]
   np.testing.assert_array_equal(examples["image"], SPLIT.images)
   batch = make_batch(jax.tree.map(jnp.asarray, examples), jnp.arange(1))
   assert batch["image"].shape[1:] == (18, 18, 1)  # the canvas
@@ -191,7 +190,7 @@ def test_a_classifier_needs_no_minimum_of_examples():
   ],
 )
 def test_report_that_fails_after_the_training_is_no_refusal(error, home, monkeypatch, capsys):
-  """Exit code 1, and one line, which a sweep shows, that says what is saved and what to do."""
+  """Exit code 1 and one line, which a sweep shows: the saved step, the command, the error."""
 
   def fail(run, workdir):
     raise error
