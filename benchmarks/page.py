@@ -1,10 +1,10 @@
-"""Times pages that look inside a model, in headless Chromium: a row of a table each.
+"""Times the pages that look inside a model, in headless Chromium: one row of a table each.
 
   python -m benchmarks.page docs/pages/digits.html runs/digits/explore.html
 
 `load`: from opening the file until the first image is shown. `new image`: from choosing one until
 everything is shown. `change`: from an event of a slider until what follows is shown, as while an
-object is dragged. Medians, ms; painting by the browser, which follows, is left out.
+object is dragged. Medians, ms. Painting by the browser, which follows, is left out.
 """
 
 import pathlib

@@ -41,7 +41,7 @@ def definition(templates: Array, poses: Array, canvas: int) -> Array:
 
 
 def by_method(method: str) -> Callable[[Array, Array, int], Array]:
-  """`warping.warp_templates`, what the model runs."""
+  """`warping.warp_templates`, as the model calls it."""
 
   def warp(templates: Array, poses: Array, canvas: int) -> Array:
     return warping.warp_templates(templates, poses, canvas, canvas, method)

@@ -25,7 +25,7 @@ WRONG_VALUES = (None, True, -1, 0, 1e400, 10**30, "", "text", [], {}, [[1]], {"a
 
 
 def damage(folder: pathlib.Path, rng: np.random.Generator) -> list[str]:
-  """Damages one to three things in the folder; returns what was done, a line each."""
+  """Applies one to three random damages to the folder; returns a line for each."""
   done = []
   for _ in range(rng.integers(1, 4)):
     way = WAYS[rng.integers(len(WAYS))]
@@ -55,7 +55,7 @@ def flip_bits(folder: pathlib.Path, rng: np.random.Generator) -> str:
 
 
 def overwrite(folder: pathlib.Path, rng: np.random.Generator) -> str:
-  """A block of zeros or of noise, as a disk leaves it."""
+  """Overwrites a block with zeros or noise, as a broken disk does."""
   path, content = _draw_file(folder, rng)
   start = int(rng.integers(len(content) + 1))
   block = bytes(64) if rng.integers(2) else rng.bytes(64)
@@ -76,7 +76,7 @@ def delete(folder: pathlib.Path, rng: np.random.Generator) -> str:
 
 
 def swap(folder: pathlib.Path, rng: np.random.Generator) -> str:
-  """Two files or folders of one name, such as those of two checkpoints, or any two files."""
+  """Swaps two files or folders of one name, such as those of two checkpoints, or any two files."""
   first = _draw(_paths(folder), rng)
   others = [path for path in _paths(folder) if path.name == first.name and path != first]
   if first.name.isdecimal():
@@ -117,7 +117,7 @@ def put_other_json(folder: pathlib.Path, rng: np.random.Generator) -> str:
 
 
 def change_json(folder: pathlib.Path, rng: np.random.Generator) -> str:
-  """One value or key of a JSON file, or of one of its lines, becomes another."""
+  """Changes one value or key of a JSON file, or of one line of a .jsonl file."""
   path, content = _draw_file(folder, rng, _is_json)
   lines = content.splitlines() if path.suffix == ".jsonl" else [content]
   if not lines:
@@ -171,7 +171,10 @@ def _draw_file(
   rng: np.random.Generator,
   may_be: Callable[[pathlib.Path], bool] = lambda path: True,
 ) -> tuple[pathlib.Path, bytes]:
-  """Of the folder itself every second time: checkpoints have many more files."""
+  """A random file and its content; every second one lies directly in the folder.
+
+  Checkpoints have many more files than the folder itself.
+  """
   files = [path for path in _paths(folder) if path.is_file() and may_be(path)]
   top_level = [path for path in files if path.parent == folder]
   path = _draw(top_level if top_level and rng.integers(2) else files or [_new(folder)], rng)

@@ -1,4 +1,4 @@
-"""Damages workdirs at random, and checks what opening and resuming them does.
+"""Damages workdirs at random, then opens and resumes them.
 
     python -m reliability.workdirs --n=1000 --seed=0
 
@@ -53,10 +53,10 @@ from scae_jax.training.sweep import Row, write_tables
 from scae_jax.training.workdir import Which, load_settings
 
 OUTCOMES = ("same", "stated", "refused", "failed")  # from the best to the worst
-SECONDS = 120  # after which something counts as without end
+SECONDS = 120  # a check that takes longer counts as hanging
 NUM_STEPS, EVERY = 6, 2
-# Parts of messages that say that something has changed.
-SAID = (
+# Phrases of the messages that report a change.
+REPORTING_PHRASES = (
   "can be read",
   "cannot be read",
   "unreadable",
@@ -74,7 +74,7 @@ class SilentError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Original:
-  """A run, or exported parameters, that are not damaged."""
+  """An undamaged run, or undamaged exported parameters."""
 
   folder: pathlib.Path
   config: ConfigDict
@@ -108,7 +108,7 @@ def make_originals(root: pathlib.Path, names: Sequence[str]) -> list[Original]:
 
 @contextlib.contextmanager
 def built_once() -> Iterator[None]:
-  """Meanwhile `build` loads and traces only what it has not yet: it is most of a check's time."""
+  """In its block, `build` loads and traces each config once: it is most of a check's time."""
   anew, kept = build_module.build, {}
 
   def build(settings: Settings, dataset: None = None, **options: Any) -> Any:
@@ -124,7 +124,7 @@ def built_once() -> Iterator[None]:
 
 
 def check(original: Original, folder: pathlib.Path, i: int) -> dict[str, tuple[str, str]]:
-  """What becomes of the i-th damaged copy: by what is done with it, the outcome and why."""
+  """Opens, tables and resumes the i-th damaged copy; outcome and reason by use."""
   if not original.states:
     return {"open": _outcome(folder, lambda: _check_opened(original, open_run(folder)))}
   outcomes = {"open": _outcome(folder, lambda: _open(original, folder, ("latest", "best")[i % 2]))}
@@ -168,7 +168,7 @@ def _start_from(original: Original, folder: pathlib.Path) -> str:
 
 
 def _stacked(params: list[np.ndarray], seeds: int) -> list[np.ndarray]:
-  """Leaves of seeds one after another as those of a state, which has them side by side."""
+  """Leaves of all seeds, one seed after another, stacked as in a state."""
   if seeds == 1:
     return params
   num_leaves = len(params) // seeds
@@ -203,9 +203,10 @@ def _resume(original: Original, folder: pathlib.Path) -> str:
 
 
 def _outcome(folder: pathlib.Path, do: Callable[[], str]) -> tuple[str, str]:
-  """Runs a check, which returns what has changed and must have been said, or "".
+  """Runs a check and returns outcome and reason.
 
-  A refusal must name the folder or something in it.
+  The check returns "" or a change, which a message must have reported. A refusal must name the
+  folder or a file in it.
   """
   with _listening() as messages_so_far:
     try:
@@ -217,14 +218,16 @@ def _outcome(folder: pathlib.Path, do: Callable[[], str]) -> tuple[str, str]:
     except (Exception, runs.WithoutEndError):
       return "failed", traceback.format_exc()
   messages = messages_so_far()
-  if "Traceback" in messages or (different and not any(phrase in messages for phrase in SAID)):
+  if "Traceback" in messages or (
+    different and not any(phrase in messages for phrase in REPORTING_PHRASES)
+  ):
     return "failed", f"{different}; said: {messages}"
   return ("stated" if different else "same"), f"{different}\n{messages}"
 
 
 @contextlib.contextmanager
 def _listening() -> Iterator[Callable[[], str]]:
-  """Gives a function that returns what was logged and printed to stderr meanwhile."""
+  """Yields a function that returns what the block has logged or printed to stderr so far."""
   text = io.StringIO()
   handler = logging.StreamHandler(text)
   logger = absl_logging.get_absl_logger()
@@ -242,9 +245,9 @@ def _listening() -> Iterator[Callable[[], str]]:
 def search(
   numbers_: Sequence[int], seed: int, names: Sequence[str], say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-  """Damages and checks; returns counts, and all that failed.
+  """Damages and checks folders; returns counts and all failures.
 
-  What is done to the i-th folder is drawn from (seed, i). Progress goes to `say`, a line a call.
+  The damages of the i-th folder are drawn from (seed, i). Progress goes to `say`, one line a call.
   """
   counts: collections.Counter[str] = collections.Counter()
   ways: dict[str, collections.Counter[str]] = {}
@@ -289,7 +292,7 @@ def search(
 
 
 def main(arguments: Sequence[str]) -> int:
-  """Searches as the command line says; returns the exit code."""
+  """Runs the search that the flags ask for; returns the exit code."""
   options = runs.search_flags(__doc__, default_n=100).parse_args(arguments)
   absl_logging.set_verbosity(absl_logging.WARNING)
   keep_compiled("")

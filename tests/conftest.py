@@ -67,7 +67,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-  """Files with slow tests first: one that came last would keep one worker while others wait."""
+  """Files with slow tests come first: at the end, one worker would run while the others wait."""
   slow = {item.path for item in items if item.get_closest_marker("slow")}
   items.sort(key=lambda item: item.path not in slow)
 
@@ -79,13 +79,13 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def earlier_objects_stay():
-  """`gc.collect`, as after a checkpoint that cannot be read, need not look through them."""
+  """`gc.collect` skips objects of earlier modules; it runs after an unreadable checkpoint."""
   gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def never_waiting():
-  """What a program says is the same, however slow the machine is."""
+  """Slow machines print no lines about waiting."""
   from scae_jax import waiting
 
   with pytest.MonkeyPatch.context() as patch:
@@ -115,7 +115,7 @@ def not_drawn(monkeypatch) -> list:
 
 @pytest.fixture(scope="module")
 def built_once():
-  """From its first use on, a module loads and traces each config once."""
+  """A module loads and traces each config once."""
   from reliability.workdirs import built_once
 
   with built_once():
@@ -124,7 +124,7 @@ def built_once():
 
 @pytest.fixture(scope="module")
 def compiled_once(built_once):
-  """And compiles the programs of each config once; they hold no state of a run."""
+  """A module compiles the programs of each config once; they hold no state of a run."""
   from scae_jax.training import loop
   from scae_jax.training.step import Program
 
@@ -147,7 +147,7 @@ def compiled_once(built_once):
 
 @pytest.fixture(scope="module")
 def one_device_always():
-  """Runs have a mesh of one device: to split the program over four costs time in each test."""
+  """All runs of a module have one device: splitting a program over four costs time."""
   from scae_jax.training import hosts, loop
 
   with pytest.MonkeyPatch.context() as patch:
@@ -157,7 +157,7 @@ def one_device_always():
 
 @pytest.fixture
 def one_device(monkeypatch):
-  """And in a module whose other tests have four."""
+  """A run has one device, in a module whose other tests have four."""
   from scae_jax.training import hosts, loop
 
   monkeypatch.setattr(loop, "make_mesh", lambda: hosts.make_mesh(jax.devices()[:1]))
@@ -165,7 +165,7 @@ def one_device(monkeypatch):
 
 @pytest.fixture
 def as_users_have_it(monkeypatch):
-  """Processes that tests start have one device and what they need to import, and hear SIGHUP."""
+  """Processes that tests start have one device, PYTHONPATH and the default for SIGHUP."""
   from tests.runs import ONE_DEVICE
 
   monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE)

@@ -1,4 +1,4 @@
-"""The mathematics in NumPy and SciPy, float64, one number at a time where it can be."""
+"""The mathematics in NumPy and SciPy: float64, one number at a time where possible."""
 
 import itertools
 
@@ -13,7 +13,7 @@ IDENTITY = np.eye(2, 3)
 
 
 def affine_reference(raw):
-  """Kosiorek et al. 2019, appendix A, as `affine_matrix` says it, in float64."""
+  """Kosiorek et al. 2019, appendix A, as documented in `affine_matrix`, in float64."""
   sx, sy, theta, shear, tx, ty = np.asarray(raw, np.float64)
   sx, sy, theta = expit(sx) + 0.01, expit(sy) + 0.01, 2 * np.pi * theta
   shear, tx, ty = np.tanh(5 * shear), np.tanh(5 * tx), np.tanh(5 * ty)
@@ -32,7 +32,7 @@ def square(pose):
 
 
 def reference_warp(template, pose, height, width):
-  """As `scae_jax.math.warping` says it, in float64: pixel p looks up the template at pose^-1 p."""
+  """As documented in `scae_jax.math.warping`: pixel p is the template at pose^-1 p; float64."""
   template = np.asarray(template, np.float64)
   inverse = np.linalg.inv(square(pose))
   y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
@@ -217,7 +217,7 @@ def squash_reference(x, nonlinearity):
 
 
 def reference_colours(params, features, options, channels):
-  """[m, c] of one example."""
+  """Colours [m, c] of the parts of one example."""
   if not options["colour"]:
     return np.ones((len(features), channels))
   mlp = jax.tree.map(lambda p: np.asarray(p, np.float64), params["colour_mlp"])
@@ -266,7 +266,7 @@ def correlate(maps, kernel, bias, stride=1, mode="valid"):
 
 
 def assert_slope(run, inputs, rng, step, **tolerances):
-  """In float64, the gradient along a random direction of all inputs is that of differences.
+  """In float64, the slope along a random direction of all inputs equals a finite difference.
 
   `run` gives value and gradient: compiling is what takes time, and `check_grads` compiles thrice.
   """
@@ -283,7 +283,7 @@ def assert_slope(run, inputs, rng, step, **tolerances):
 
 
 def equations(jaxpr):
-  """All equations of a program, those of inner functions too."""
+  """All equations of a program, including those of inner functions."""
   for equation in jaxpr.eqns:
     yield equation
     for inner in jaxprs_in_params(equation.params):

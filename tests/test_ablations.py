@@ -1,4 +1,4 @@
-"""Every ablation: what it changes in each config, what it takes away from a model, its name."""
+"""Every ablation: the keys that it changes, its effect on the model, and its name."""
 
 import functools
 import pathlib
@@ -70,7 +70,7 @@ def test_ablated_losses_stay_zero_under_the_schedule(name):
     assert all(weights[term] == base[term] for term in set(weights) - off)
 
 
-# What an ablated model has and the whole one has not; what that does: test_models_*.py.
+# Properties of the ablated model that the whole one does not have; their effects: test_models_*.py.
 EFFECTS = {
   "no_part_noise": lambda m: m.part_encoder.presence_noise == 0 < m.object_decoder.presence_noise,
   "no_object_noise": lambda m: m.object_decoder.presence_noise == 0 < m.part_encoder.presence_noise,

@@ -1,4 +1,4 @@
-"""Every key of every system's config refuses what it cannot be, by its name."""
+"""Every key of every system's config refuses invalid values by its name."""
 
 import dataclasses
 import math
@@ -18,18 +18,18 @@ from scae_jax.models.system import ImageSpec, PointSpec
 from scae_jax.training.build import make_system
 
 CONFIGS = base_configs()
-# Any text is a name or a folder; whether it is there is seen when it is opened.
+# Any text is valid: whether the folder exists is seen when it is opened.
 TEXTS = ("data.dir", "data.cache_dir", "data.affnist_dir", "train.compilation_cache")
 NO_TEMPERATURE = ("model.generative.upper_temperature", None)  # is that of the parts
 FREE = ("system", "data.name", "train.start_from", *TEXTS)
-# Other sections are the same for all systems, but for the data of scenes.
+# The other sections are the same for all systems, except the data of scenes.
 SECTIONS = dict.fromkeys(CONFIGS, ("model", "loss"))
 SECTIONS["scae"] += ("data", "train", "optimizer", "evaluation")
 SECTIONS["ccae"] += ("data",)
 
 
 def build(config):
-  """What train.py does with a config before it loads data and traces the model."""
+  """Reads a config and makes its system, as train.py does before it loads data."""
   settings = read_settings(config)
   is_scenes = settings.system == "ccae"
   data = config.data
@@ -37,7 +37,7 @@ def build(config):
 
 
 def refusal(config):
-  """Why a config is refused; "" if it is not."""
+  """The error message of a config; "" if it is valid."""
   try:
     build(config)
   except (RunError, ValueError) as error:
@@ -46,7 +46,7 @@ def refusal(config):
 
 
 def changed(config, key, value):
-  """A copy with one value, of any type."""
+  """A copy of a config with one value, of any type, changed."""
   config = ConfigDict(config.to_dict()).unlock()
   *sections, last = key.split(".")
   section = config
@@ -58,7 +58,7 @@ def changed(config, key, value):
 
 
 def nonsense(value):
-  """Values that no key of this one's type may have: of other types, and out of all bounds."""
+  """Values that are invalid for a key of this type: of other types, or out of all bounds."""
   if isinstance(value, bool):
     return [1, "true", (1, 2), None]
   if isinstance(value, int):
@@ -130,7 +130,7 @@ GOOD = {
 
 
 def test_a_section_is_read_into_its_dataclass():
-  """Lists are tuples in it, whole numbers floats where the field is one."""
+  """Lists become tuples; whole numbers become floats where the field is a float."""
   record = bounds.read(Options, "model", GOOD)
   assert record == Options(
     (2, 3), 3.0, "a", ((0.0, 1.0), (10.0, 5.0)), {"x": 1.0}, Inner(1.0), None

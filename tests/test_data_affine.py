@@ -1,5 +1,8 @@
-"""Affine maps: drawn within their ranges, carried out as SciPy does, and no ink lost. The reader of
-affNIST's MATLAB files, on small files in their format."""
+"""Affine maps and affNIST's MATLAB files.
+
+Maps are drawn within their ranges, resampled as by SciPy, and lose no ink. Files are small ones in
+the official format.
+"""
 
 import re
 import warnings
@@ -30,7 +33,7 @@ def drawn(digits) -> tuple[np.ndarray, int]:
 
 
 def parameters(maps: np.ndarray) -> np.ndarray:
-  """Scale x, scale y, degrees and shear of each map, [n, 4]; the last row tells the rotation."""
+  """Scale x, scale y, degrees and shear of each map, [n, 4]."""
   scale_y = np.linalg.norm(maps[:, 1, :2], axis=1)
   sin, cos = -maps[:, 1, 0] / scale_y, maps[:, 1, 1] / scale_y
   scale_x = maps[:, 0, 0] * cos + maps[:, 0, 1] * sin
@@ -48,7 +51,7 @@ def test_parameters_fill_their_ranges_evenly(drawn):
 
 
 def test_drawn_maps_are_those_of_the_records():
-  """Of the embedded digits' first and last test image: figures of results/ are on these."""
+  """Maps of the embedded digits' first and last test image, which results/ are scored on."""
   maps = affine.draw_affine(load_dataset("digits").splits["test"].images, 40, 0)[0]
   first = [[1.0155051, 0.0925289, 9.3426161], [-0.0778508, 1.0832819, 14.9735300]]
   last = [[0.8051820, -0.0106503, 6.3299737], [-0.0512301, 0.8117479, 7.8525578]]
@@ -58,7 +61,7 @@ def test_drawn_maps_are_those_of_the_records():
 
 @pytest.mark.parametrize("canvas", [CANVAS, 20])
 def test_no_ink_is_cut_off(digits, canvas):
-  """On a canvas with a margin of 8 all round, nothing is drawn in the margin."""
+  """With a margin of 8 around the canvas, nothing is drawn in the margin."""
   digits = digits[::4]
   maps = affine.draw_affine(digits, canvas, 0)[0]
   margin = 8
@@ -141,7 +144,7 @@ def test_keeps_ink_tells_which_images_lose_ink():
 
 
 def test_share_of_lost_ink():
-  """Two rows of four and one of eight, moved up by one and by two; nothing; a single pixel."""
+  """Images: two rows of grey 4 and one of 8; black; a single pixel. They move up."""
   images = np.zeros((3, 4, 4, 1), np.uint8)
   images[0, :2] = 4
   images[0, 2] = 8
@@ -183,7 +186,7 @@ def test_images_and_labels_come_back_upright(tmp_path, official, column_order, c
 
 
 def test_images_without_an_upright_axis_are_not_turned(tmp_path):
-  """None is higher than wide, and black ones have no middle."""
+  """No image is higher than wide, and black images have no centre."""
   images = np.zeros((3, 40, 40, 1), np.uint8)
   images[0, 2, 7] = 255
   write_affnist(tmp_path / "test.mat", images, np.arange(3))
@@ -207,7 +210,7 @@ def test_batches_are_joined_in_the_order_of_their_numbers(tmp_path, official):
 
 
 def test_order_in_which_files_are_looked_for(tmp_path):
-  """Batches before `test.mat`, the folder itself before `transformed`, and never training files."""
+  """Batches before `test.mat`, the folder before `transformed`; training files never."""
   names = ("transformed/test.mat", "transformed/1.mat", "test.mat", "1.mat", "test_batches/1.mat")
   for name in names:
     path = tmp_path / name

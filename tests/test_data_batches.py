@@ -34,7 +34,7 @@ FLOATS = 1e-4  # positions in float32: 1e-6 of a pixel times differences of up t
 
 @pytest.mark.parametrize("batch_size", [1, 3, 20])
 def test_every_epoch_is_a_permutation_of_its_own(batch_size):
-  """From wherever a run goes on: test_training_step.py."""
+  """Resumed runs: test_training_step.py."""
   # A multiple of the epoch for every batch size.
   sizes = {"num_steps": 14, "batch_size": batch_size, "num_examples": 7}
   key = jax.random.key(3)
@@ -69,7 +69,7 @@ def shifted_by_numpy(image: np.ndarray, canvas: int, down: int, right: int) -> n
 
 
 def test_random_places_are_all_where_the_ink_fits():
-  """A narrow image may go further than a wide one; a black one, or one of full size, stays."""
+  """A narrow image may move further than a wide one; black and full-size images stay."""
   images = np.zeros((4, 6, 6, 1), np.uint8)
   images[0, 1:5, 3, 0] = [3, 5, 7, 9]  # four rows, one column
   images[1, 2:4, 1:6, 0] = 1  # two rows, five columns
@@ -190,8 +190,10 @@ def test_motions_match_resampling_on_the_host(height, width, canvas):
 
 
 def closest(linear: np.ndarray, shifts: np.ndarray, room: float, **options) -> np.ndarray:
-  """Which of these maps on the host made each of 60 training images, but for half a byte and
-  `room`."""
+  """The index of the map on the host that reproduces each of 60 training images.
+
+  Pixels agree to half a byte and `room`.
+  """
   image, canvas = random_images(1, 5, 4, 1, seed=1), 10
   made = training_images(np.repeat(image, 60, axis=0), canvas, 4, **options)
   known = on_the_host(np.repeat(image, len(linear), axis=0), linear, shifts, canvas)
@@ -258,7 +260,7 @@ def test_jittered_pixels_of_a_batch_are_clipped_where_they_leave_the_range():
 
 
 def test_a_batch_is_cropped_jittered_turned_and_put_on_the_canvas():
-  """White images: what is cut out of one is a square of 4 on black, turned about its middle."""
+  """A crop of a white image is a white square of 4 on black; it turns about its middle."""
   images = np.full((3, 8, 7, 1), 255, np.uint8)
   square = np.zeros((3, 10, 10, 1), np.float32)
   square[:, 3:7, 3:7] = 1

@@ -136,7 +136,7 @@ def test_a_scene_depends_on_the_key_and_its_number_alone(basic):
 
 
 def test_fixed_test_scenes_are_those_of_the_records():
-  """All 10,000 begin with them: another seed or another order of draws would be another set."""
+  """Records are scored on them: another seed or order of draws would be another set."""
   assert NUM_TEST == 10_000
   scenes = SCENES.test_scenes(0.25, 2)
   np.testing.assert_array_equal(scenes["pattern"][0], [1, 2, 1, 0, 2, 1, 2, 0, 2, 0, 0])

@@ -17,7 +17,7 @@ from scae_jax.data.sources import load_dataset
 
 
 def picture(value: int, channels: int = 3, side: int = 4) -> np.ndarray:
-  """An image whose pixels all tell which one it is."""
+  """An image of one value, which identifies it, but for its first pixel."""
   pixels = np.full((side, side + 1, channels), value, np.uint8)
   pixels[0, 0] = 255 - value
   return pixels
@@ -105,7 +105,7 @@ def labels_by_value(dataset) -> dict[int, int]:
 
 
 def test_files_that_change_places_keep_no_old_label(undivided, load):
-  """All are of one size and one time, as after `git clone` or `unzip`."""
+  """All files have the same size and time, as after `git clone` or `unzip`."""
   paths = undivided / "cat" / "3.png", undivided / "dog" / "3.png"
   (undivided / "dog" / "3.bmp").unlink()
   save(paths[1], picture(103))
@@ -217,7 +217,7 @@ CORNERS = {1: "tl", 2: "tr", 3: "br", 4: "bl", 5: "tl", 6: "tr", 7: "br", 8: "bl
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_photographs_stand_upright(orientation, kind):
-  """EXIF, section 4.6.4: the corner of the stored image that is the upper left one to the eye."""
+  """EXIF, section 4.6.4: the orientation names the side and corner that are stored first."""
   stored = np.zeros((16, 24), np.uint8)
   stored[:8, :8] = 255
   exif = Image.Exif()

@@ -1,4 +1,4 @@
-"""Images of zero mean and unit variance: by what, in which order, and who gets to know of it."""
+"""Images of zero mean and unit variance: statistics, order of operations, training and report."""
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +28,7 @@ ROUNDING = 1e-5  # float32, of pixels divided by deviations that are not below 0
 
 
 def some_images(num: int = 8) -> np.ndarray:
-  """Dark and light ones, of little contrast and of much."""
+  """Dark and light images, of low and high contrast."""
   rng = np.random.RandomState(0)
   middle, reach = rng.randint(60, 190, num), np.tile([10, 60], num)[:num]
   noise = rng.randint(-1000, 1001, (num, HEIGHT, WIDTH, CHANNELS)) / 1000
@@ -41,13 +41,13 @@ def some_data(num: int = 8) -> Dataset:
 
 
 def by_numpy(images: np.ndarray) -> np.ndarray:
-  """Every image by itself, in float64."""
+  """Each image normalised by itself, in float64."""
   pixels = images / 255
   return np.stack([(image - image.mean()) / image.std() for image in pixels])
 
 
 def black(images: np.ndarray) -> np.ndarray:
-  """What a black pixel of each image becomes, [n, 1, 1, 1]."""
+  """The normalised value of a black pixel of each image, [n, 1, 1, 1]."""
   return np.array([-np.mean(image) / np.std(image) for image in images])[:, None, None, None]
 
 
@@ -89,7 +89,7 @@ def test_evaluation_sees_the_middle_of_images_that_were_normalised_whole():
 
 
 def test_training_normalises_whole_images_then_crops_then_jitters():
-  """Of each result there is one window of the normalised image that it is on a line with."""
+  """Each result is an affine function of one window of the normalised image."""
   num, side, canvas, brightness, contrast = 300, 4, 6, 0.5, 0.25
   images = some_images(num)
   options = {"crop": side, "brightness": brightness, "contrast": contrast}

@@ -44,7 +44,7 @@ def drawn():
 
 @pytest.fixture(scope="module")
 def places_of_sources(drawn):
-  """Which image each source shows, and by how much it is shifted: two arrays [2,100, 2, ...]."""
+  """Index of the image of each source, and its shift: arrays [2100, 2] and [2100, 2, 2]."""
   places = [(down, right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
   known = [[placed(image, *place) for place in places] for image in some_split().images]
   known = np.reshape(known, (7 * 9, -1))

@@ -1,4 +1,4 @@
-"""Data sets of one's own: in memory, and by the dotted path of a function."""
+"""A user's data sets: in memory, and by the dotted path of a function."""
 
 import dataclasses
 import json
@@ -59,7 +59,7 @@ def test_data_in_memory_and_by_a_path_train_alike(workdirs):
 
 
 def test_photographs_of_many_sizes_train_and_are_encoded_as_in_training(tmp_path):
-  """Some lie on their side, some are grey, some have a palette or transparency."""
+  """All are stored on their side; some are grey, some have a palette or transparency."""
   random = np.random.RandomState(0)
   folder, workdir = tmp_path / "photographs", tmp_path / "run"
   for number in range(24):

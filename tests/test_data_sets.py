@@ -188,7 +188,7 @@ def test_any_damage_is_reported_removed_and_rebuilt(path, caplog):
 
 
 def test_an_array_of_36_tib_is_damage(path, caplog):
-  """The header alone says so: NumPy would ask for as much memory."""
+  """Only the header has that size; NumPy would allocate it."""
   cache.write_cached(path, toy(), "f")
   with zipfile.ZipFile(path) as file:
     contents = {name: file.read(name) for name in file.namelist()}
@@ -244,7 +244,7 @@ def test_cache_folder_is_given_or_from_the_environment(monkeypatch):
 
 @pytest.fixture
 def unreadable(request, tmp_path):
-  """A cache folder that neither root nor anybody else can look into."""
+  """A cache folder that cannot be read, by root neither."""
   if request.param == "name of 300 letters":
     yield tmp_path / ("x" * 300)
     return

@@ -1,4 +1,4 @@
-"""TFDS sets: small ones that the tests write in TFDS's format, and MNIST where it is at hand."""
+"""TFDS sets: small ones that the tests write in TFDS's format, and MNIST where it is prepared."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def load(tmp_path, root):
 
 
 def other(**features):
-  """What a set is written with whose features differ by these."""
+  """Options of `write_tfds` with some features changed."""
   return {"features": {**FEATURES, **features}}
 
 
@@ -61,7 +61,7 @@ def test_a_prepared_set_is_read_and_cached(tmp_path, root, load, monkeypatch):
 
 
 def test_versions_prepared_and_cached(tmp_path, root, load, monkeypatch):
-  """The newest prepared one, else the newest in the cache, as on a machine without TFDS."""
+  """The newest prepared version; without TFDS, the newest in the cache."""
   write_tfds(root, version="2.0.0", splits=SWAPPED)
   newer = write_tfds(root, version="10.0.0")
   assert_holds(load("svhn_cropped:2.0.0").splits["train"], TEST)
@@ -115,7 +115,7 @@ def test_a_function_is_a_source_by_its_dotted_path():
 
 
 def test_other_names_of_sets_splits_and_features(root, load):
-  """smallNORB, for one, has two images and several labels; the supervised pair decides."""
+  """Sets with several images and labels, such as smallNORB: the supervised pair decides."""
   pixels = random_images(1, 6, 5, 1)[0]
   item = {"left": png(pixels), "right": png(pixels), "kind": 2, "light": 1}
   grey = image_feature(("6", "5", "1"))
@@ -142,7 +142,7 @@ def test_configs(root, load):
 
 
 def test_tensorflow_is_never_imported(tmp_path, root):
-  """Nor TFDS before a set is decoded, which takes a second."""
+  """TFDS is imported when a set is decoded: the import takes a second."""
   write_tfds(root)
   code = (
     "import sys; from scae_jax.data.sources import load_dataset\n"
@@ -250,7 +250,7 @@ def test_a_form_is_made_of_images_that_are_cached_as_they_are(root, load, tmp_pa
 
 
 def test_a_set_that_names_code_of_elsewhere_is_refused(root, load):
-  """TFDS imports what the folder names, and the folder of a run that is shared may be meant."""
+  """TFDS imports the classes that a folder names, and the folder may be somebody else's."""
   path = write_tfds(root) / "features.json"
   name = "tensorflow_datasets.core.features.class_label_feature.ClassLabel"
   path.write_text(path.read_text().replace(name, "shared.payload.ClassLabel"))

@@ -1,4 +1,4 @@
-"""Names of data sets to score on: what they draw, what they say of it, and what they refuse."""
+"""Names of data sets to score on: images, notes and refusals."""
 
 import re
 
@@ -19,7 +19,7 @@ FOUR[:, 1:3, 1:3] = np.arange(1, 17, dtype=np.uint8).reshape(4, 2, 2, 1)
 
 @pytest.fixture
 def four(monkeypatch):
-  """Sets of any name: those four images, 250 times where the name says many."""
+  """Sets of any name have those four images; names with "many" have them 250 times."""
   asked = []
 
   def load(name, data_dir, cache_dir, form=AS_IT_IS):
@@ -41,7 +41,7 @@ def images_of(name, canvas=8, **options):
 
 
 def shifts(name):
-  """By how far each image went to the right and down, on a canvas of 8."""
+  """The shift of each image to the right and down, on a canvas of 8."""
   corners = []
   for i, image in enumerate(images_of(name)):
     rows, columns = np.nonzero(image[..., 0])
@@ -146,7 +146,7 @@ def test_all_splits_are_turned_each_image_by_its_own_angle():
   ("name", "canvas", "side"), [("affnist", 32, 32), ("affnist", 48, 40), ("affine_four", 48, 48)]
 )
 def test_affine_sets_are_drawn_and_noted(four, name, canvas, side):
-  """As affNIST where its files are not there."""
+  """Also for "affnist" where its files are missing."""
   loaded = scored(name, canvas, dir="data", cache_dir="cache")
   source = "mnist" if name == "affnist" else "four"
   assert four == [(source, "data", "cache", AS_IT_IS)]

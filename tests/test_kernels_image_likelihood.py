@@ -1,4 +1,4 @@
-"""The image likelihood one example at a time is the mean of the documented composition."""
+"""The image likelihood, one example at a time, equals the documented composition."""
 
 import functools
 
@@ -78,7 +78,7 @@ def test_value_and_gradients_are_those_of_the_composition(batch, mixing):
 
 
 def test_a_nan_pose_makes_the_likelihood_nan():
-  """Training then says so; a position that is no number must not read beside the templates."""
+  """So that training stops. A NaN position must not read outside of the templates."""
   *parts, target = inputs(7)
   parts[0] = parts[0].at[1, 0, 0, 2].set(np.nan)
   variables = random_variables(decoder(), *parts, method=draw_with_features)
@@ -89,7 +89,7 @@ def test_a_nan_pose_makes_the_likelihood_nan():
 
 @pytest.mark.parametrize("batch", [8, 6])
 def test_each_device_computes_its_own_examples(batch):
-  """6 examples do not divide by four devices: each computes all of them, by the plain program."""
+  """6 examples do not divide by four devices: each device computes all of them."""
   module, mesh = decoder(), make_mesh()
   assert mesh.size == 4
   *parts, target = inputs(batch)
@@ -110,7 +110,7 @@ def test_each_device_computes_its_own_examples(batch):
 
 
 def test_every_nth_pixel_is_an_unbiased_estimate():
-  """All phases of an example together are all of its pixels, and so are their gradients."""
+  """The phases of an example sum to its value on all pixels, in value and gradients."""
   stride, batch = 3, 3
   parts, target = inputs(batch)[:3], inputs(batch)[3]
   module = decoder(template_size=3)  # fits the small image

@@ -34,7 +34,7 @@ squash_and_slope = jax.jit(lambda vector: (squash(vector), jax.jacobian(squash)(
 
 @pytest.mark.parametrize("length", [0.0, 1e-20, 1e18])
 def test_squash_of_extremes(length):
-  """Its length is that of the formula, and its gradient finite: zero at zero."""
+  """The length follows the formula. The gradient is finite, and zero at zero."""
   squashed, jacobian = squash_and_slope(jnp.array([0.0, length]))
   assert squashed[1] == pytest.approx(length**2 / (1 + length**2), rel=1e-6, abs=1e-7)
   assert np.isfinite(jacobian).all()
@@ -43,7 +43,7 @@ def test_squash_of_extremes(length):
 
 
 def test_gradients_of_the_last_iteration_alone():
-  """Then they are those of a sum with a coupling that is given."""
+  """They equal those of a weighted sum with constant coupling coefficients."""
   given = jnp.asarray(GIVEN)
   coupling = route(given).coupling[-1]
 

@@ -100,7 +100,7 @@ def value_and_gradients(given):
   ],
 )
 def test_extremes(change):
-  """Finite in values and gradients; all shares of a child, over parents that see it, are one."""
+  """Values and gradients are finite. The coupling of a child sums to one over its parents."""
   votes, activation, *betas = inputs()
   numbers = value_and_gradients((*map(np.asarray, change(votes, activation)), *betas))
   chex.assert_tree_all_finite(numbers)

@@ -139,7 +139,7 @@ def test_children_choose_by_probability(drawn):
 
 
 def test_children_are_drawn_apart(drawn):
-  """The choice of one says nothing of another's, nor do poses."""
+  """Choices and poses of different children are independent."""
   _, _, children, choices = drawn
   first, second = choices[:, 0] == 0, choices[:, 1] == 0
   close_to_probability(np.mean(first & second), first.mean() * second.mean())

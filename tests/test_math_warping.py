@@ -51,7 +51,7 @@ def reference_bank(templates, poses):
 
 @pytest.mark.parametrize("method", warping.METHODS)
 def test_bank_of_templates(bank, method):
-  """Images by SciPy, and gradients by the slope of what SciPy makes of moved numbers."""
+  """Images against SciPy, gradients against finite differences of SciPy's images."""
   images, gradient = warp_bank(*bank, method)
   templates, poses = (np.asarray(x, np.float64) for x in bank)
   np.testing.assert_allclose(images, reference_bank(templates, poses), atol=TOLERANCE)

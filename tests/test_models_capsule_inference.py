@@ -1,4 +1,4 @@
-"""Posteriors by their samples; the networks that state them."""
+"""Posteriors by their samples, and the networks that infer them."""
 
 import functools
 
@@ -25,7 +25,7 @@ SCALES = PosteriorScales(min_scale=0.02, initial_scale=0.3)
 
 
 def deviations(raw):
-  """Of numbers that a network says, in float64."""
+  """Standard deviations from a network's raw numbers, in float64."""
   start = np.log(np.expm1(SCALES.initial_scale))
   return SCALES.min_scale + np.logaddexp(0, raw + start)
 
@@ -40,7 +40,7 @@ def posterior(*, gaussian=True):
 
 
 def test_density_of_an_absent_pose():
-  """Of a posterior in one point, a Gaussian's at its mean; others: test_models_probabilistic.py."""
+  """A point posterior has a Gaussian's peak density. Others: test_models_probabilistic.py."""
   point = posterior(gaussian=False)
   log_density = point.off_log_prob(point.centre(TEMPERATURE), 0.05)
   peak = -6 * np.log(0.05 * np.sqrt(2 * np.pi))
@@ -48,7 +48,7 @@ def test_density_of_an_absent_pose():
 
 
 def test_samples_are_of_the_posterior():
-  """Presences are above 1/2 as often as their probability says; poses are normal."""
+  """Presences have the concrete distribution, poses the normal one; all are independent."""
   belief, draws = posterior(), 20_000
   sample = jax.vmap(lambda key: belief.sample(key, TEMPERATURE))
   capsules = jax.device_get(compiled(sample)(jax.random.split(jax.random.key(0), draws)))
@@ -92,7 +92,7 @@ IMAGE = jnp.asarray(np.random.RandomState(0).uniform(0, 1, (BATCH, 7, 7, 1)), jn
 
 
 def part_inference(**options):
-  """A network whose pooling says the same of every image: what its bias says. And its variables."""
+  """A network with the same output for every image, its bias, and its variables."""
   options = {"scales_of": PosteriorScales(), **options}
   module = PartInference(PARTS, widths=(4,), strides=(2,), **options)
   variables = random_variables(module, IMAGE)
@@ -119,7 +119,7 @@ def test_part_inference_by_its_bias():
 
 
 def test_parts_have_a_least_size():
-  """With every scale's number far below 0, a part is as large as it must be, turned or not."""
+  """With raw scales far below 0, parts have the minimal scale, turned or not."""
   module, variables = part_inference(gaussian=False, min_part_scale=0.2)
   layer = variables["params"]["pooling"]["conv_1x1"]
   layer["bias"] = layer["bias"].reshape(PARTS, -1).at[:, 1:3].set(-50.0).reshape(-1)
@@ -169,7 +169,7 @@ def test_object_inference_by_its_last_bias(objects):
 
 
 def test_objects_read_identity_pose_and_presence_of_parts(objects):
-  """Every child's pose and presence move the parents, and so does which child it is."""
+  """The pose, presence and index of every child change the parents."""
   variables, apply = objects
   rows = children()
   before = apply(variables, rows)

@@ -108,7 +108,7 @@ def test_loss_terms_against_numpy(both_decoders):
 
 
 def test_gradients_reach_the_heads_that_a_term_is_about(both_decoders):
-  """Of the capsule decoder by its biases; the baseline has one layer for all."""
+  """Seen by the biases of the capsule decoder; the baseline has one layer for all heads."""
   decoder, _, call = both_decoders
   jacobian, _, _ = call()
   for i, term in enumerate(TERMS):
@@ -135,7 +135,7 @@ def test_gradients_reach_the_heads_that_a_term_is_about(both_decoders):
 
 
 def test_capsules_are_invariant_to_the_order_of_points(both_decoders):
-  """Permuted slots give the same capsules; what stands in absent slots does not matter."""
+  """Permuted slots give the same capsules; points of absent slots do not matter."""
   _, _, call = both_decoders
   batch = tiny_batch()
   order = np.random.RandomState(0).permutation(POINTS)
@@ -177,7 +177,7 @@ def test_capsules_in_the_frame_of_the_points_follow_them():
 
 
 def test_a_scene_without_points_has_finite_gradients(both_decoders):
-  """None is drawn; if one is given, nothing becomes infinite and no point is explained."""
+  """Such scenes are never drawn; given one, no point is explained."""
   _, _, call = both_decoders
   batch = tiny_batch() | {"presence": jnp.zeros((BATCH, POINTS))}
   jacobian, terms, output = call(batch=batch)
@@ -239,7 +239,7 @@ def test_pictures_and_features_show_the_output(capsules):
 
 
 def test_scales_that_are_not_learnt_are_one_for_all():
-  """Of the baseline; of the capsules: test_models_objects.py."""
+  """For the baseline; for capsules: test_models_objects.py."""
   system = tiny(ccae, decoder="mlp", **{"mlp_decoder.learn_vote_scale": False})
   variables = random_variables(system.module, tiny_batch(), train=False)
   objects = compiled(functools.partial(system.module.apply, train=False))(

@@ -1,4 +1,4 @@
-"""bfloat16 where it was asked for, and nowhere else."""
+"""bfloat16 where the config asks for it, and nowhere else."""
 
 import functools
 

@@ -84,7 +84,7 @@ def test_the_prior_follows_the_config_and_is_the_same_for_all_images(gaussian):
 
 
 def test_moments_of_children_are_those_of_samples():
-  """Of parents that are certain to be there, where choices are drawn as the moments take them."""
+  """Of parents that are certainly present."""
   _, parents, relations = random_layers()
   parents = Moments(jnp.full(2, selection.CERTAIN), parents.poses, jnp.full((2, 6), 0.5))
   moments = jax.jit(selection.child_moments)(parents, relations)

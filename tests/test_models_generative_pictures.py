@@ -1,4 +1,4 @@
-"""What probabilistic capsules draw by themselves and of images: expectations, samples, winners."""
+"""Pictures of probabilistic capsules: expectations, samples, reconstructions by winners."""
 
 import functools
 import inspect
@@ -41,7 +41,7 @@ mean_children = jax.jit(selection.mean_children)
 
 @pytest.fixture(scope="module")
 def variables():
-  """Random, but for smooth blobs as templates, which lie well inside the picture."""
+  """Random, except for smooth blobs as templates, which lie well inside the picture."""
   params = random_variables(SYSTEM.module, BATCH, train=False)["params"]
   line = np.linspace(-1, 1, TEMPLATE)
   y, x = np.meshgrid(line, line, indexing="ij")
@@ -69,7 +69,7 @@ def generative(variables):
 
 @pytest.fixture(scope="module")
 def draw(generative):
-  """Draws parts [b, m], of any b up to that of the samples, for which alone it is compiled."""
+  """Draws parts [b, m], for b up to NUM_SAMPLES; compiled once."""
   run = compiled(functools.partial(generative.draw, canvas=CANVAS))
 
   def draw(parts):
@@ -126,7 +126,7 @@ def test_children_without_parents_are_absent_and_certain_ones_finite(relations):
 
 
 def test_an_object_alone_draws_the_mean_over_its_choices_and_presences(pictures, draw, relations):
-  """Each part is on with the object's word on it, or not: all 8 pictures with their weights."""
+  """Each part is at the object's vote, or off: all 8 pictures with their probabilities."""
   poses = pictures["object_samples"]["poses"]
   for k, move in ((0, 1), (1, 5)):
     parents = Capsules(np.where(np.arange(OBJECTS) == k, CERTAIN, -CERTAIN), poses)

@@ -28,7 +28,7 @@ BELOW = CapsuleMap(
 
 
 def assert_routed(parents, votes, routing, child):
-  """Parents are those of routing from votes [b, p, n, k, 16] as loops made them."""
+  """Parents equal routing of the votes [b, p, n, k, 16] that loops have computed."""
   route = jax.jit(functools.partial(route_by_em, child=child, **ROUTING))
   for b in range(BATCH):
     activation = BELOW.activation[b].reshape(-1)
@@ -150,7 +150,7 @@ def test_loss_metrics_and_figure_against_numpy(images):
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_poses_are_scaled_on_request(scaled, images):
-  """In the model as in its layer; what is not read of a program is not compiled."""
+  """In the whole model as in the layer."""
   module, batch = tiny(matrix_capsules, normalize_poses=scaled).module, {"image": images}
   variables = random_variables(module, batch, train=False, scale=1.0)
 

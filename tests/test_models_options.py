@@ -1,4 +1,4 @@
-"""Every option of the SCAE in a whole model: values, gradients, and what each one changes."""
+"""Every option of the SCAE in a whole model: values and gradients."""
 
 import jax
 import numpy as np
@@ -72,8 +72,10 @@ def hard():
 
 
 def test_gradients_with_soft_votes(soft):
-  """The image now teaches the objects, and by the colours it draws special features; parts and all
-  that they say are constants of the object half."""
+  """The image's term trains the objects and, by colours, special features.
+
+  Part poses, presences and features are constants for the object half.
+  """
   objects = {"object_encoder", "object_decoder"}
   drawn = objects | {"convnet", "features", "dummy_vote", "templates", "temperature", "colour"}
   drawn |= {"background"}
@@ -81,20 +83,20 @@ def test_gradients_with_soft_votes(soft):
 
 
 def test_gradients_without_special_features(hard):
-  """Nothing is left that connects the objects to the part encoder."""
+  """No gradient goes from the objects to the part encoder."""
   objects = {"object_encoder", "object_decoder"}
   drawn = objects | {"convnet", "presence", "templates", "alphas", "background"}
   assert_flows(hard[0], image=drawn, objects=objects, dynamic=objects, num_features=0)
 
 
 def test_sobel_target(soft):
-  """The image is seen, its edges are drawn; what they are: test_math_images.py."""
+  """The input is the image, the target its edges; their mathematics: test_math_images.py."""
   edges = jax.jit(jax.vmap(filters.normalized_sobel))(tiny_batch(3)["image"])
   np.testing.assert_allclose(soft[2].reconstruction.target, edges, atol=5e-6)  # another program
 
 
 def test_mixing_is_normalised_on_request(soft):
-  """Which changes no posterior; as published it is not: test_models_scae.py."""
+  """As published, it is not normalised: test_models_scae.py."""
   output, objects = soft[2], soft[2].objects
   for b in range(BATCH):
     votes = objects.votes[b], objects.vote_scale[b], objects.vote_presence[b]
@@ -125,7 +127,7 @@ def test_reconstruction_from_soft_votes(soft):
 
 
 def test_reconstruction_from_hard_votes(hard):
-  """Poses by the winners, presences by the part encoder."""
+  """Poses are the winners' votes, presences those of the part encoder."""
   output = hard[2]
   winner = output.routing.posterior[:, :-1].argmax(axis=1)
   poses = np.take_along_axis(output.objects.votes, winner[:, None, :, None], axis=1)[:, 0]
@@ -156,7 +158,7 @@ def assert_shows(picture, decoder, poses, presence, features):
 
 
 def test_pictures_of_objects(hard, pictures):
-  """What winning objects draw, and what every object draws of what it won."""
+  """Reconstructions from the winners' votes, and of each object from the parts that it won."""
   (drawn, decoder), output = pictures, hard[2]
   objects, winner = output.objects, output.routing.winner
   alone = drawn["object_reconstructions"]["object_reconstruction"]

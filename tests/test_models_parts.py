@@ -1,4 +1,4 @@
-"""Part capsules against NumPy: what the encoder says, what the decoder draws."""
+"""Part capsules against NumPy: outputs of the encoder, images of the decoder."""
 
 import functools
 import math
@@ -24,7 +24,7 @@ CANVAS = 8
 
 
 def encoder_and_variables(**changes):
-  """An encoder that says the same of every image: what its last bias says."""
+  """An encoder with the same output for every image, its last bias; and its variables."""
   fields = MODEL["part_encoder"] | {"compute_dtype": None} | changes
   module = PartEncoder(num_parts=PARTS, **fields)
   variables = random_variables(module, tiny_batch()["image"], train=False)
@@ -53,7 +53,7 @@ def test_encoder_by_its_bias(pooling, similarity):
 
 @pytest.mark.parametrize("strides", [(2, 2, 1, 1), (2, 1), (3, 1, 2)])
 def test_parts_of_cells_move_with_the_image(strides):
-  """By whole cells, anywhere on the canvas, also where the ink touches its edge."""
+  """The image moves by whole cells, also to where its ink touches the edge of the canvas."""
   canvas, step = 40, math.prod(strides)
   rng = np.random.RandomState(0)
   ink = rng.uniform(size=(10, 7, 1)).astype(np.float32)
@@ -203,7 +203,7 @@ def test_every_backend_has_the_same_likelihood(monkeypatch, mixing):
 @pytest.mark.parametrize("mixing", MIXINGS)
 @pytest.mark.parametrize("backend", ["cpu", "gpu", "tpu"])
 def test_tpus_gather_and_scatter_nothing(monkeypatch, backend, mixing):
-  """Products gather nothing, and scatter nothing in the gradient."""
+  """They warp by matrix products, in value and gradient."""
   module, inputs = decoder_and_inputs(mixing=mixing)
   monkeypatch.setattr(jax, "default_backend", lambda: backend)
   gradient = jax.grad(lambda *x: jnp.sum(nn.apply(draw_with_features, module)(*x).mean ** 2))

@@ -1,6 +1,6 @@
 """Probabilistic capsules as a whole: every term of the bound against NumPy, layers, samples.
 
-Three layers are evaluated as the article has them; two are trained with what it lacks.
+Three layers are evaluated as in the article; two are trained with the options that it lacks.
 """
 
 import functools
@@ -77,7 +77,7 @@ def two():
 
 @pytest.fixture(scope="module")
 def trained(two):
-  """Output and loss terms of two layers, and the key that the module has made of the one given."""
+  """Output and loss terms of two layers, and the key that the module derives."""
   variables, keys = two.variables, {"noise": jax.random.key(3)}
   key = two.module.apply(variables, rngs=keys, method=lambda module: module.make_rng("noise"))
   return *jax.device_get(two.run(variables, tiny_batch(), keys["noise"])), key
@@ -85,7 +85,7 @@ def trained(two):
 
 @pytest.fixture(scope="module")
 def three():
-  """To compile faster without attention; deviations are shared by the parents."""
+  """Three layers with shared deviations; without attention, to compile faster."""
   return Tiny(**THREE)
 
 
@@ -96,7 +96,7 @@ def evaluated(three):
 
 
 def reference_relations(params, layer, options):
-  """From the parameters themselves, as the docstrings have it."""
+  """Relations from the parameters, as documented."""
   p = {name: params[f"{name}_{layer}"] for name in ("affinity", "presence", "offset", "scale")}
   scales = options["min_scale"] + np.log1p(np.exp(p["scale"]))
   return Relations(
@@ -111,12 +111,12 @@ def reference_relations(params, layer, options):
 
 
 def log_affinity(raw, limit):
-  """Of a parameter; affinities start at 1 and stay below the limit, where there is one."""
+  """Log affinity from its parameter; affinities start at 1 and stay below the limit, if any."""
   return np.log(limit * expit(raw - np.log(limit - 1))) if limit else raw
 
 
 def temperature_of(layer, options):
-  """Of relaxed presences; layer 0 is the parts."""
+  """The temperature of relaxed presences of a layer; layer 0 is the parts."""
   return options.get("upper_temperature" if layer else "temperature", options["temperature"])
 
 
@@ -203,7 +203,7 @@ def test_bound_of_three_layers_is_that_of_brute_force(three, evaluated):
 
 
 def test_several_samples_are_the_mean_of_single_ones(two, trained):
-  """Two of each image are what one each of two copies are."""
+  """Two samples of each image equal one sample of each of two copies."""
   image, key = tiny_batch()["image"][: BATCH // 2], trained[2]
   copies = {"image": repeat(image, 2), "label": tiny_batch()["label"]}
   single, _ = two.run(two.variables, copies, jax.random.key(3))
@@ -223,7 +223,7 @@ def test_several_samples_are_the_mean_of_single_ones(two, trained):
 
 @pytest.mark.parametrize("poses", ["gaussian", "delta"])
 def test_gradients_of_the_bound_by_differences(poses):
-  """Of every term, in a direction of all parameters; a stopped gradient would be missing."""
+  """Of every term, along a random direction of all parameters."""
   # Without attention, to compile faster.
   system = tiny_system(poses=poses, **{"object_inference.num_layers": 0})
   names, rng = list(system.loss_weights), np.random.RandomState(0)
@@ -258,7 +258,7 @@ def test_all_terms_but_pixels_follow_the_schedule():
 
 
 def test_the_temperature_of_choices_falls_while_training():
-  """Of both lower layers' terms and nothing else; held-out terms are of the bound."""
+  """In the terms of the two lower layers alone; held-out terms have no temperature."""
   rng = np.random.RandomState(0)
   joints = [rng.normal(size=(4, 2, 3, 5)), rng.normal(size=(4, 2, 4, 2))]
   untempered = [-np.logaddexp.reduce(joint, axis=2).sum(axis=-1).mean(axis=1) for joint in joints]
@@ -286,7 +286,7 @@ def test_the_temperature_of_choices_falls_while_training():
 
 @pytest.mark.parametrize(("case", "changes"), [("trained", OWN), ("evaluated", {})])
 def test_picture_is_drawn_from_the_means_of_the_posteriors(case, changes, two, three, request):
-  """As are the expected children of the top capsules."""
+  """So are the expected children of the top capsules."""
   output, options = request.getfixturevalue(case)[0], PROBABILISTIC["generative"] | changes
   params = in_float64((two if changes else three).variables["params"]["generative"])
   posteriors = in_float64(jax.device_get(output.posteriors))
@@ -309,7 +309,7 @@ def test_picture_is_drawn_from_the_means_of_the_posteriors(case, changes, two, t
 
 
 def test_samples_of_three_layers(three):
-  """All on and certain: every child is where the pose of the parent that it chose has it."""
+  """With certain presences and scales, every child is at the vote of its chosen parent."""
   params = dict(three.variables["params"])
   generative = params["generative"] = dict(params["generative"])
   for i in (1, 2):

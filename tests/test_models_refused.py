@@ -1,4 +1,4 @@
-"""Configs that no model can be built from, the smallest that one can, and data that do not fit."""
+"""Configs and data that no model can be built from, and the smallest valid configs."""
 
 import dataclasses
 
@@ -146,7 +146,7 @@ def test_config_names_the_type_of_both_encoders(value, expected):
 
 
 def test_deviations_of_posteriors_are_those_of_the_section():
-  """Without one they have defaults."""
+  """Keys that the section leaves out have defaults."""
   for section, expected in (({}, (0.001, 0.05)), ({"min_scale": 0.2}, (0.2, 0.05))):
     module = tiny(probabilistic, posterior=section).module
     for network in (module.part_inference, *module.object_inference):

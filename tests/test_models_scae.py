@@ -40,7 +40,7 @@ def tiny():
 
 @pytest.fixture(scope="module")
 def result(tiny):
-  """Of the published form, without noise: gradients by parameter, loss terms and output."""
+  """Gradients by parameter, loss terms and output of the published form, without noise."""
   system, variables, batch = tiny
   return sweeper(system, batch)(variables)
 
@@ -56,7 +56,7 @@ OPEN_HALF = OBJECT_HALF | {"poses", "presence", "templates", "colour"}
 
 @pytest.mark.parametrize("moved", [(1.0, 0.3, -0.4), (0.6, 0.2, 0.1)])
 def test_objects_in_the_frame_of_their_parts_follow_them(moved):
-  """All parts are moved or scaled: objects have the same presences and parts, poses that follow."""
+  """If all parts move or scale, poses of objects do too; presences and posteriors stay."""
   scale, right, down = moved
   results = {}
   for frame in ("image", "parts"):
@@ -84,7 +84,7 @@ def test_objects_in_the_frame_of_their_parts_follow_them(moved):
 
 @pytest.mark.parametrize(("stop", "reached"), [("parts", OBJECT_HALF), ("none", OPEN_HALF)])
 def test_gradients_flow_where_they_are_not_stopped(stop, reached, tiny, result, run_open):
-  """As published, objects learn from parts as from constants, but for special features.
+  """As published, the object half sees part poses and presences as constants.
 
   Where all gradients are stopped: test_models_options.py.
   """
@@ -93,7 +93,7 @@ def test_gradients_flow_where_they_are_not_stopped(stop, reached, tiny, result, 
 
 
 def test_gradient_of_features_follows_its_schedule(tiny, result):
-  """What objects make of the part encoder's gradient: none, half, all; their own is as it was."""
+  """The objects' gradient to the part encoder is scaled; their own gradient is not."""
   _, variables, batch = tiny
   jacobian, terms, _ = result
   no_noise = {"part_encoder.presence_noise": 0.0, "object_decoder.presence_noise": 0.0}

@@ -1,4 +1,4 @@
-"""Models that are trained with labels, CapsNet and LeNet-5, against NumPy."""
+"""Supervised models, CapsNet and LeNet-5, against NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -29,8 +29,10 @@ def tiny_batch(num_labels=1):
 
 
 def runner(num_labels):
-  """Parameters, and a compiled function of parameters and batch: of `train` and not, outputs,
-  terms and measures; and pictures."""
+  """Parameters, and a compiled function of parameters and batch.
+
+  It returns output, terms and metrics in training, the same in evaluation, and pictures.
+  """
   system = tiny_system(num_labels)
   variables = random_variables(system.module, tiny_batch(num_labels), train=False)
 
@@ -197,7 +199,7 @@ def test_lenet_against_numpy():
 
 
 def test_dropout_is_in_training_alone_and_keeps_the_mean():
-  """Only an affine layer follows: over many draws its results have the mean of none dropped."""
+  """An affine layer follows: over many draws, its mean equals the output without dropout."""
   system, batch, draws = tiny(cnn), cnn_batch(), 2000
   variables = random_variables(system.module, batch, train=False)
   same = jax.tree.map(lambda array: jnp.repeat(array[:1], draws, axis=0), batch)

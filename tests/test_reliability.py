@@ -1,4 +1,4 @@
-"""A few of the configs, damaged folders and kills of `reliability`, the same ones each time."""
+"""A few fixed cases of `reliability`: random configs, damaged folders and kills."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ from tests.runs import ONE_DEVICE
 
 @pytest.fixture
 def only_warnings():
-  """What orbax says of a damaged checkpoint would be 1,000 lines."""
+  """Orbax would log 1,000 lines about a damaged checkpoint."""
   before = logging.get_verbosity()
   logging.set_verbosity(logging.WARNING)
   yield
@@ -32,7 +32,7 @@ def test_damaged_folders_are_read_as_before_or_reported():
 @pytest.mark.slow
 @pytest.mark.usefixtures("built_once")
 def test_killed_run_is_the_uninterrupted_one(monkeypatch):
-  """Two seeds at once, killed while it writes a checkpoint and while it trains."""
+  """A run of two seeds, killed while it writes a checkpoint and while it trains."""
   monkeypatch.setattr(kills, "NUM_STEPS", 32)
   monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE)
   result = kills.search(2, 1, ("two-seeds",))

@@ -1,5 +1,8 @@
-"""The SCAE in training: shipped configs made small, a golden step, one batch learnt by heart,
-gradients by finite differences, interruption, one device and four, and both scripts."""
+"""The SCAE in training, by shipped configs made small.
+
+A golden step, overfitting one batch, gradients by finite differences, interruption, one device and
+four, and both scripts.
+"""
 
 import dataclasses
 import json
@@ -43,7 +46,7 @@ from tests.toy_system import feed_of
 
 
 def unmoved(start, end) -> set[str]:
-  """Parameters that training has left as they were."""
+  """Paths of parameters that training has not changed."""
   same = jax.tree.map(np.array_equal, jax.device_get(start), jax.device_get(end))
   still = {jax.tree_util.keystr(path) for path, equal in jax.tree.leaves_with_path(same) if equal}
   # Softly drawing objects alone read the dummy vote, and a softmax sees no shift by a key's bias.
@@ -78,7 +81,7 @@ def test_golden_step(eight):
 
 @pytest.mark.slow
 def test_one_batch_is_overfitted(eight):
-  """The picture and the total: 0.24 and 0.05 of the start were measured with this seed."""
+  """Image term and total: 0.24 and 0.05 of the start were measured with this seed."""
   step, state, batch = eight
   history = []
   for i in range(300):
@@ -93,7 +96,7 @@ def test_one_batch_is_overfitted(eight):
 
 @pytest.mark.slow
 def test_gradient_of_the_total_by_differences():
-  """With soft draws and no gradient stopped, but for those of the probes, which are left out."""
+  """With soft votes and no stopped gradients; probes, which stop theirs, are left out."""
   weights = {name: 0.0 if name.endswith("_probe") else 1.0 for name in LOSS["weights"]}
   changes = {
     "stop_gradients": "none",
@@ -157,7 +160,7 @@ def twenty_steps():
 
 @pytest.mark.slow
 def test_one_device_and_four_agree(twenty_steps):
-  """Of eight examples each device has two, the views of an image; sparsity is over all eight.
+  """Each device has two of eight examples, the views of an image; sparsity is over all eight.
 
   In twenty steps the largest difference was 3e-6, in the image's term.
   """
@@ -205,8 +208,9 @@ def assert_reported(folder, split):
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device", "compiled_once")
 def test_both_scripts_and_an_interruption(tmp_path, monkeypatch, capsys):
-  """train.py on a config file of the user's, which reports, and evaluate.py on what it leaves; then
-  the same six steps with a stop after the third, between two lines of metrics.
+  """train.py on a user's config file, with its report, and evaluate.py on the run.
+
+  Then the same six steps with a stop after the third, between two lines of metrics.
 
   As programs of their own: test_training_process.py and test_evaluation_script.py.
   """

@@ -1,4 +1,4 @@
-"""CapsNet and matrix capsules through training and report.
+"""CapsNet and matrix capsules in training and report.
 
 For LeNet-5 see test_reliability.py, for probabilistic capsules test_models_probabilistic.py.
 """

@@ -1,4 +1,4 @@
-"""What a config asks for is built, or refused before anything is trained."""
+"""Configs are built, or refused before training."""
 
 import dataclasses
 import functools
@@ -92,7 +92,7 @@ def test_keys_of_augmentation_reach_the_batches():
 
 
 def test_images_of_one_class_are_refused():
-  """A classifier of them would be right about all."""
+  """A classifier would be right about all of them."""
   data = dataset_of(random_images(10, 16, 16, 1), labels=np.zeros(10))
   for config in (toy_config, classifier_config):
     with pytest.raises(RunError, match=r"config\.data\.name.*'toy'"):

@@ -1,4 +1,4 @@
-"""Whole runs in this process: resumption, the best checkpoint, numbers gone wrong, refusals."""
+"""Whole runs in this process: resuming, the best checkpoint, nonfinite numbers, refusals."""
 
 import json
 import pathlib
@@ -91,7 +91,7 @@ def test_lines_follow_the_cadence_and_are_means_over_their_steps(uninterrupted, 
 def test_run_that_is_stopped_resumed_and_extended_is_the_uninterrupted_one(
   uninterrupted, tmp_path, monkeypatch, capfd
 ):
-  """Stopped between lines and checkpoints."""
+  """It is stopped between lines of metrics and checkpoints."""
   short = toy_config(train__num_steps=48, **CADENCE)
 
   handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]

@@ -1,4 +1,4 @@
-"""train.py as a process: resumed by a sweep, and from there to its report; what it refuses."""
+"""train.py as a process: interrupted, resumed by a sweep up to its report; refusals."""
 
 import csv
 import errno
@@ -83,8 +83,11 @@ def stamps(folder: pathlib.Path) -> dict[pathlib.Path, int]:
 
 @pytest.mark.slow
 def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
-  """SIGTERM at random. That the run goes on as if nothing were is tested in test_training_loop.py,
-  and after SIGKILL in test_reliability.py. All that a sweep knows is in its folders."""
+  """SIGTERM comes at a random moment; all that a sweep knows is in its folders.
+
+  That a resumed run is the uninterrupted one: test_training_loop.py, after SIGKILL
+  test_reliability.py.
+  """
   images = save_images(home / "images", 10, 100)
   (images / "class0" / "notes.txt").write_text("no image")
   rows, root = rows_of(home, SWEEP.format(home)), home / "runs" / "sweep"
@@ -137,7 +140,7 @@ def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
   assert stamps(workdir) == kept
 
 
-# What the environment or the folder does to the command, and what its one line names.
+# The one line of error names the variable.
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
 @pytest.mark.parametrize(
@@ -155,7 +158,7 @@ def test_an_unusable_jax_environment_is_one_line(home, monkeypatch, variable, va
 
 @pytest.mark.parametrize("name", ["closed", "closed/below", "n" * 300])
 def test_a_workdir_that_cannot_be_read_is_one_line(home, monkeypatch, capsys, name):
-  """Permissions are played, because root has all."""
+  """Missing permissions are simulated, because root has all of them."""
   for function in ("stat", "listdir"):
     monkeypatch.setattr(os, function, closed(home / "closed", getattr(os, function)))
   flag = f"--workdir={home / name}"

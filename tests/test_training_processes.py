@@ -88,7 +88,7 @@ Program.run, loop.train = run, train_twice
 
 
 def start(folder: pathlib.Path, preset: str, before: str = "") -> list[subprocess.Popen]:
-  """Both processes of a run, two devices each; what they say goes to `<folder>/log<process>`."""
+  """Both processes of a run, two devices each; their output goes to `<folder>/log<process>`."""
   (folder / "toy.py").write_text(CONFIG_FILE)
   with socket.socket() as free:
     free.bind(("localhost", 0))
@@ -114,7 +114,7 @@ def start(folder: pathlib.Path, preset: str, before: str = "") -> list[subproces
 
 @pytest.fixture(autouse=True)
 def ended():
-  """No process of a test that fails runs on."""
+  """Kills the processes of a test that fails."""
   yield
   while STARTED:
     STARTED.pop().kill()
@@ -125,7 +125,7 @@ def log_of(folder: pathlib.Path, process: int) -> str:
 
 
 def wait_for_checkpoint(step: int, folder: pathlib.Path, process: subprocess.Popen) -> None:
-  """Until a checkpoint of this step or a later one stands: they are written beside the steps."""
+  """Waits for a checkpoint of this step or a later one."""
   deadline, checkpoints = time.monotonic() + 600, folder / "run" / "checkpoints"
   while process.poll() is None:
     names = [path.name for path in checkpoints.glob("*")]
@@ -201,7 +201,7 @@ def test_checkpoint_goes_on_with_another_number_of_devices(devices, alone, tmp_p
 
 @pytest.mark.parametrize("name", ["probabilistic", "cnn"])
 def test_models_with_noise_do_not_depend_on_the_devices(name):
-  """Nor does the SCAE, which sees the whole batch: test_scae_training.py."""
+  """For the SCAE: test_scae_training.py."""
   config = base_configs()[name]
   if name == "cnn":
     config.model.dropout = 0.5

@@ -176,7 +176,7 @@ def test_a_run_on_overlays_is_scored_on_the_pairs_that_it_was_held_out_on():
 
 
 def test_a_classifier_needs_no_minimum_of_examples():
-  """Where a model has clusters, test_training_build.py."""
+  """A model with clusters does: test_training_build.py."""
   build(read_settings(toy_classifier.classifier_config(evaluation__max_examples=5)))
 
 

@@ -1,4 +1,4 @@
-"""Idle object capsules that become copies of busy ones."""
+"""Idle object capsules become copies of busy ones."""
 
 import dataclasses
 
@@ -43,7 +43,7 @@ def config_of(**changes):
 
 
 def test_an_idle_object_copies_the_busiest_which_is_then_half_as_busy():
-  """Of five, those with less than a quarter of a fifth are idle."""
+  """Of five objects, those with a mass below a quarter of an even share are idle."""
   source, is_copy = sources_of(jnp.array([0.5, 0.0, 0.3, 0.151, 0.049]))
   assert source.tolist() == [0, 0, 2, 3, 2]
   assert is_copy.tolist() == [False, True, False, False, True]

@@ -1,4 +1,4 @@
-"""Several seeds trained at once are the runs that each would be alone."""
+"""Several seeds trained at once equal the runs of each seed alone."""
 
 import pathlib
 

@@ -1,4 +1,4 @@
-"""Runs that start from another run's parameters: what they take, what is new, what is refused."""
+"""Runs that start from another run's parameters: taken ones, new ones, refusals."""
 
 import dataclasses
 import pathlib
@@ -74,7 +74,7 @@ def first_state(config, workdir):
 
 
 def save_run(config, workdir, steps=(8,)) -> pathlib.Path:
-  """A run with checkpoints of these steps, of parameters that no seed draws."""
+  """A run with checkpoints of these steps, whose parameters differ from those of any seed."""
   state = first_state(config, workdir)
   with Checkpoints(workdir / "checkpoints", keep=9, writable=True) as checkpoints:
     for step in steps:
@@ -175,7 +175,7 @@ def test_bias_of_places_is_resized_to_another_canvas(tmp_path):
 
 
 def test_pretrained_parameters_start_a_run_and_its_bias_is_resized(tmp_path, capfd):
-  """From two rows of places, whose mean is the one row of this run; it has two seeds."""
+  """The saved bias has two rows; their mean is the single row of this run, which has two seeds."""
   params = jax.tree.map(lambda leaf: leaf + 1, first_state(larger_config(), tmp_path / "o").params)
   params["position_bias"] = np.random.default_rng(0).normal(size=(2, 3, 5)).astype("float32")
   saved = write_parameters(tmp_path / "saved", params, "float16")
@@ -190,7 +190,7 @@ def test_pretrained_parameters_start_a_run_and_its_bias_is_resized(tmp_path, cap
 
 
 def test_resumed_run_does_not_start_again(source, tmp_path):
-  """Nor does it need what it started from."""
+  """It does not need the run that it started from."""
   elsewhere = shutil.copytree(source, tmp_path / "source")
   config = toy_config(train__start_from=str(elsewhere))
   train(config, tmp_path / "whole")
@@ -204,7 +204,7 @@ def test_resumed_run_does_not_start_again(source, tmp_path):
 
 @pytest.mark.usefixtures("one_device")
 def test_damaged_checkpoint_is_passed_over(source, tmp_path, capfd):
-  """On another number of devices than the run that it is of."""
+  """Also on another number of devices."""
   damaged = shutil.copytree(source, tmp_path / "source")
   truncate(damaged / "checkpoints" / "16" / "state")
   config = toy_config(train__start_from=str(damaged))
@@ -247,7 +247,7 @@ def test_modules_that_are_new_are_named_as_a_whole():
 
 
 def test_a_run_goes_on_from_parameters_alone(tmp_path):
-  """By a rule without memory, it is the run that was never stopped."""
+  """With an optimiser without memory, it equals the uninterrupted run."""
   rule = {"optimizer__decay": 0.0, "optimizer__momentum": 0.0, "optimizer__decay_rate": 0.01}
   whole = train(toy_config(**rule), tmp_path / "whole")
   stop_after(3, toy_config(**rule), tmp_path / "begun", r"\b12\D+24\b")

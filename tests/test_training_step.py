@@ -89,7 +89,7 @@ def test_update_is_one_step_of_the_rule_down_the_weighted_total():
   toy_terms = system.loss_terms
 
   def loss_terms(output, batch, step):
-    """As a margin that grows needs it; the fragile term of the toy is put to that use."""
+    """The toy's fragile term shows the step, which a growing margin would need."""
     return toy_terms(output, batch, step) | {"fragile": jnp.float32(-1.0 if step is None else step)}
 
   # Half way between the points, so that the weight of 0.5 is doubled.

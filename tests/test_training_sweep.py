@@ -1,4 +1,4 @@
-"""Sweep files: the rows that are read from one, and what is refused before anything runs."""
+"""Sweep files: their rows, and mistakes that are refused before anything runs."""
 
 import pathlib
 import re

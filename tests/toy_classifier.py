@@ -1,4 +1,4 @@
-"""The toy system as a model that is trained with labels: its probe is what classifies.
+"""The toy system as a classifier: its probe is the output.
 
 A config names it by `system = "tests.toy_classifier"`; `classifier_config` makes such a config.
 """
