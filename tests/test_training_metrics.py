@@ -184,11 +184,11 @@ def test_display_prints_plain_lines_without_a_terminal():
     display.line(line(10, "test"))
     display.line(line(10, "validation"))
     display.say("[bold]as it is[/bold]")
-  train_line, test_line, validation_line, said = file.getvalue().splitlines()
+  train_line, test_line, validation_line, plain_line = file.getvalue().splitlines()
   assert re.search(r"10/40 +train +total 0\.3 +image 1 .*\b2\b.*0:00:15", train_line)
   assert re.search(r"10/40 +test +total 0\.3 +image 1 +right 0\.5", test_line)
   assert re.search(r"10/40 +validation +total 0\.3 +image 1 +right 0\.5", validation_line)
-  assert said == "[bold]as it is[/bold]"  # no markup
+  assert plain_line == "[bold]as it is[/bold]"  # no markup
 
 
 class Terminal(io.StringIO):

@@ -59,10 +59,10 @@ import os
 import numpy as np
 import scae_jax
 model, images = scae_jax.load("digits"), np.zeros((1, 8, 8))
-found = model.encode(images)
+encoding = model.encode(images)
 for act in (
   lambda: model.encode(images),
-  lambda: model.draw(found),
+  lambda: model.draw(encoding),
   lambda: model.predict(images),
   lambda: scae_jax.load("digits"),
 ):
