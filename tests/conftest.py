@@ -18,21 +18,17 @@ if os.environ.setdefault("TEST_COMPILATION", "quick") not in ("quick", "default"
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Kept under a name of its own: workers and processes that tests start inherit what is set here.
 os.environ.setdefault("TEST_XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
-os.environ["XLA_FLAGS"] = " ".join(
-  [
-    "--xla_force_host_platform_device_count=4",
-    # Compiling is most of the suite's time, running next to nothing: so code is not optimised.
-    *["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
-    * (os.environ["TEST_COMPILATION"] == "quick"),
-    # Two thirds of what is left: a step of the tiny SCAE compiles in 7.4 s with these emitters, in
-    # 2.1 to 2.8 s without, an eighth sooner in one piece. jaxlib 0.12 has no other emitters, and
-    # ends at a flag that it does not know.
-    *["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
-    * (os.environ["TEST_COMPILATION"] == "quick")
-    * importlib.metadata.version("jaxlib").startswith("0.10."),
-    os.environ["TEST_XLA_FLAGS"],
-  ]
-)
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4 "
+if os.environ["TEST_COMPILATION"] == "quick":
+  # Compiling is most of the suite's time, running next to nothing: so code is not optimised.
+  os.environ["XLA_FLAGS"] += "--xla_backend_optimization_level=0 "
+  os.environ["XLA_FLAGS"] += "--xla_llvm_disable_expensive_passes=true "
+  # A step of the tiny SCAE compiles in 7.4 s with these emitters, in 2.1 to 2.8 s without them, an
+  # eighth sooner in one piece. jaxlib 0.12 has no other emitters, and ends at an unknown flag.
+  if importlib.metadata.version("jaxlib").startswith("0.10."):
+    os.environ["XLA_FLAGS"] += "--xla_cpu_use_fusion_emitters=false "
+    os.environ["XLA_FLAGS"] += "--xla_cpu_parallel_codegen_split_count=1 "
+os.environ["XLA_FLAGS"] += os.environ["TEST_XLA_FLAGS"]
 os.environ.setdefault("MPLBACKEND", "Agg")
 # What several tests compile is compiled once, by whichever worker or process comes first. Whoever
 # reads this first makes the folder, and removes it in the end.

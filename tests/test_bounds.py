@@ -67,9 +67,10 @@ def nonsense(value):
     return [-1.0, math.nan, math.inf, 1e30, "1", (1.0,), None]
   if isinstance(value, str):
     return ["", "nonsense", 1, True, ("a",), None]
-  points = value and isinstance(value[0], tuple) if isinstance(value, tuple) else False
   lists = [3, "abc", (-1,), ("a", 1), ((1,),), ((1, 2), (1, 3)), ((0, math.nan),), ((0, -1.0),)]
-  return [*lists, *([(1, 2)] if points else [(10**12,), (1.5,), (True,)])]
+  if isinstance(value, tuple) and value and isinstance(value[0], tuple):  # points of a line
+    return [*lists, (1, 2)]
+  return [*lists, (10**12,), (1.5,), (True,)]
 
 
 @pytest.mark.parametrize("system", CONFIGS)

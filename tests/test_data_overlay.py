@@ -57,11 +57,13 @@ def places_of_sources(drawn):
 
 def test_pairs_are_of_the_image_asked_for_and_any_of_another_class(drawn, places_of_sources):
   indices, batch = drawn
-  np.testing.assert_array_equal(places_of_sources[0][:, 0], indices)
+  images, _ = places_of_sources
+  first, partner = images.T
+  np.testing.assert_array_equal(first, indices)
   np.testing.assert_array_equal(batch["label"], LABELS[indices])
-  np.testing.assert_array_equal(batch["other_label"], LABELS[places_of_sources[0][:, 1]])
+  np.testing.assert_array_equal(batch["other_label"], LABELS[partner])
   assert (batch["label"] != batch["other_label"]).all()
-  assert_uniform_over_other_classes(places_of_sources[0][:, 1].reshape(300, 7))
+  assert_uniform_over_other_classes(partner.reshape(300, 7))
 
 
 def assert_uniform_over_other_classes(partners):
@@ -75,7 +77,8 @@ def assert_uniform_over_other_classes(partners):
 
 
 def test_the_two_shifts_are_uniform_and_independent(places_of_sources):
-  shifts = places_of_sources[1].reshape(-1, 4) + 1
+  _, shifts = places_of_sources
+  shifts = shifts.reshape(-1, 4) + 1
   counts = np.bincount(shifts @ [27, 9, 3, 1], minlength=81)
   # 26 of 2,100 are expected of each of 81 pairs of shifts, with a deviation of 5.
   assert counts.min() > 5

@@ -112,13 +112,17 @@ def test_presence_noise_is_uniform_and_can_be_off_or_stay_on():
   assert np.unique(noise.round(5)).size > 500
 
 
-@pytest.mark.parametrize("start", [(0, "sigmoid", 0), (1, "sigmoid", 3), (1, "relu1", 0)])
-def test_templates_start_as_rows_of_an_orthogonal_matrix_between_0_and_1(start):
-  bright, squash, shift = start
-  module, inputs = decoder_and_inputs(bright_start=bool(bright), nonlinearity=squash)
+@pytest.mark.parametrize(
+  ("bright", "nonlinearity", "shift"),
+  [(False, "sigmoid", 0), (True, "sigmoid", 3), (True, "relu1", 0)],
+)
+def test_templates_start_as_rows_of_an_orthogonal_matrix_between_0_and_1(
+  bright, nonlinearity, shift
+):
+  module, inputs = decoder_and_inputs(bright_start=bright, nonlinearity=nonlinearity)
   init = compiled(functools.partial(module.init, method=draw_with_features))
   params = jax.device_get(init(jax.random.key(0), *inputs[1:])["params"])
-  np.testing.assert_array_equal(params["alphas"], 2 * bright)
+  np.testing.assert_array_equal(params["alphas"], 2 if bright else 0)
   rows = params["templates"].reshape(PARTS, -1).astype(np.float64) - shift
   np.testing.assert_allclose([rows.min(), rows.max()], [0, 1], atol=3e-7)  # rounding at 3
   # One scale s and one shift a make the rows orthonormal:

@@ -57,13 +57,22 @@ def test_it_learns_and_is_reported(name, tmp_path, monkeypatch):
   """The loss on held-out digits falls, and the report has its figures and numbers."""
   file, changes = SYSTEMS[name]
   drawn = []
-  monkeypatch.setattr(
-    report, "draw_figures", lambda drawers: {name: draw() and b"" for name, draw in drawers.items()}
-  )
+
+  def draw_without_encoding(drawers):
+    for draw in drawers.values():
+      draw()
+    return dict.fromkeys(drawers, b"")
+
+  def noted(figure, draw):
+    def note_and_draw(*arguments, **options):
+      drawn.append(figure)
+      return draw(*arguments, **options)
+
+    return note_and_draw
+
+  monkeypatch.setattr(report, "draw_figures", draw_without_encoding)
   for figure, draw in FIGURES.items():
-    monkeypatch.setitem(
-      FIGURES, figure, lambda *args, f=figure, d=draw, **kw: drawn.append(f) or d(*args, **kw)
-    )
+    monkeypatch.setitem(FIGURES, figure, noted(figure, draw))
   config = importlib.import_module(f"configs.{file}").get_config("digits")
   config.update_from_flattened_dict(CADENCE | changes)
   run = train(config.lock(), tmp_path)

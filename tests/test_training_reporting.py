@@ -70,10 +70,15 @@ def reports(monkeypatch):
     (PLAIN, {"max_examples": 61}, "plain-test-max61", "test"),
     (PLAIN, {"max_examples": 0, "split": "train"}, "plain-train-all", "train"),
     (PLAIN, {"max_examples": 61, "split": "train"}, "plain-train-max61", "train"),
-    (PLAIN, {"max_examples": 0, "own": 0, "split": "train"}, "plain-train", "train"),
+    (
+      PLAIN,
+      {"max_examples": 0, "config_max_examples": 0, "split": "train"},
+      "plain-train",
+      "train",
+    ),
     (PLAIN, {"max_examples": 59}, "plain-test-max59", "test"),
     (PLAIN, {"max_examples": 9, "is_latest": False}, "plain-test-step12-max9", "test"),
-    (PLAIN, {"max_examples": 9, "own": 0}, "plain-test-max9", "test"),
+    (PLAIN, {"max_examples": 9, "config_max_examples": 0}, "plain-test-max9", "test"),
     # Only where the name does not say it is there a fingerprint.
     (PLAIN, {"scored": OTHER}, f"other-test-{DARK}", "test"),
     (PLAIN, {"scored": SAME_NAME}, f"plain-test-{DARK}", "test"),
@@ -93,11 +98,12 @@ def test_folder_and_arguments_of_a_report(
 ):
   """A workdir below the current folder is recorded by its relative name."""
   monkeypatch.chdir(tmp_path)
-  workdir, asked = tmp_path / "runs" / "one", {**asked}
-  sizes = {"evaluation__batch_size": 5, "evaluation__max_examples": asked.pop("own", 60)}
-  run = run_on(dataset, data__canvas=20, **sizes)
-  run = dataclasses.replace(run, is_latest=asked.pop("is_latest", True))
-  report_run(run, workdir, **asked)
+  workdir, options = tmp_path / "runs" / "one", dict(asked)
+  config_max_examples = options.pop("config_max_examples", 60)
+  is_latest = options.pop("is_latest", True)
+  sizes = {"evaluation__batch_size": 5, "evaluation__max_examples": config_max_examples}
+  run = dataclasses.replace(run_on(dataset, data__canvas=20, **sizes), is_latest=is_latest)
+  report_run(run, workdir, **options)
   assert str(workdir / "evaluation" / folder) in capsys.readouterr().out
   ((directory, evaluated, scorer),) = reports["written"]
   assert directory == workdir / "evaluation" / folder
