@@ -154,8 +154,8 @@ def whole_step(
   """The shipped dispatch, and XLA's counts of it: operations and bytes a step, and memory."""
   system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
   mesh = make_mesh(jax.devices()[:num_devices])
-  given = None if start.params is None else put(start.params, mesh)
-  state = make_state(settings, system, data, mesh, given)
+  params = None if start.params is None else put(start.params, mesh)
+  state = make_state(settings, system, data, mesh, params)
   split, num_examples = put(start.split, mesh), len(start.split["label"])
   assert isinstance(settings.data, DataOptions)  # images
   batches = functools.partial(training_batch, options=settings.data)

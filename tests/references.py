@@ -95,16 +95,16 @@ def reference_routing(part_poses, votes, scale, presence, normalize_mixing):
   return log_prob, posterior
 
 
-def reference_agreement(given, iterations):
+def reference_agreement(predictions, iterations):
   """Procedure 1 of the paper, in float64."""
-  given = np.asarray(given, np.float64)
-  history, logits = [], np.zeros(given.shape[:2])
+  predictions = np.asarray(predictions, np.float64)
+  history, logits = [], np.zeros(predictions.shape[:2])
   for _ in range(iterations):
     coupling = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    s = np.einsum("nk,nkd->kd", coupling, given)
+    s = np.einsum("nk,nkd->kd", coupling, predictions)
     length = np.linalg.norm(s, axis=1, keepdims=True)
     parents = length**2 / (1 + length**2) * s / length
-    history.append((parents, coupling, np.sum(given * parents, axis=2)))
+    history.append((parents, coupling, np.sum(predictions * parents, axis=2)))
     logits = logits + history[-1][2]
   return history
 

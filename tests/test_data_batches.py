@@ -136,10 +136,10 @@ def test_a_feed_has_the_splits_and_the_spec(held_out):
   assert feed.held_out == held_out
   expected = data.splits["train"], data.splits[held_out]
   counts = feed.num_train, feed.num_heldout
-  for given, split, count in zip((feed.train, feed.heldout), expected, counts, strict=True):
+  for arrays, split, count in zip((feed.train, feed.heldout), expected, counts, strict=True):
     assert count == len(split.labels)
-    np.testing.assert_array_equal(given["image"], split.images)
-    np.testing.assert_array_equal(given["label"], split.labels)
+    np.testing.assert_array_equal(arrays["image"], split.images)
+    np.testing.assert_array_equal(arrays["label"], split.labels)
   # In training an image lies anywhere within the shifts, see above, else in the middle.
   batch = heldout_batch(feed, [1, 0])
   expected = np.zeros((2, 8, 8, 3), np.float32)

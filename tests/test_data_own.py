@@ -82,9 +82,9 @@ def test_photographs_of_many_sizes_train_and_are_encoded_as_in_training(tmp_path
   assert run.dataset.image_shape == (16, 16, 1)
   path = folder / "a" / "1.png"  # grey, so that it is as it was to all who open it
   upright = np.rot90(np.asarray(Image.open(path)), -1)
-  given = load(workdir).inputs.check(upright[None], None, resize=True)["image"]
+  prepared = load(workdir).inputs.check(upright[None], None, resize=True)["image"]
   images = np.concatenate([split.images for split in run.dataset.splits.values()])
-  assert (images == given).all(axis=(1, 2, 3)).sum() == 1
+  assert (images == prepared).all(axis=(1, 2, 3)).sum() == 1
 
 
 def test_other_data_than_the_runs_own_are_refused(workdirs):

@@ -229,9 +229,9 @@ def test_images_of_many_sizes_are_resized_and_cached_by_their_form(root, tmp_pat
   write_tfds(root, features=features, splits=dict.fromkeys(("train", "test"), rows))
 
   def images(place) -> np.ndarray:
-    given = (str(place), str(tmp_path / "cache"))
+    folders = (str(place), str(tmp_path / "cache"))
     form = Form(side=8, channels=1)
-    return load_dataset("svhn_cropped", *given, form).splits["train"].images
+    return load_dataset("svhn_cropped", *folders, form).splits["train"].images
 
   values = np.broadcast_to([[[0]], [[40]], [[80]], [[120]]], (4, 8, 8))
   np.testing.assert_array_equal(images(root)[..., 0], values)
@@ -243,8 +243,8 @@ def test_images_of_many_sizes_are_resized_and_cached_by_their_form(root, tmp_pat
 def test_a_form_is_made_of_images_that_are_cached_as_they_are(root, load, tmp_path):
   write_tfds(root)
   whole = load().splits["train"].images
-  given, form = (str(tmp_path / "nothing"), str(tmp_path / "cache")), Form(side=8, fill="pad")
-  small = load_dataset("svhn_cropped", *given, form).splits["train"].images
+  folders, form = (str(tmp_path / "nothing"), str(tmp_path / "cache")), Form(side=8, fill="pad")
+  small = load_dataset("svhn_cropped", *folders, form).splits["train"].images
   np.testing.assert_array_equal(small, in_form(whole, form))
 
 

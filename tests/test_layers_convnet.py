@@ -80,7 +80,7 @@ def test_patch_products_equal_the_convolution(batch, at_a_time, activation, monk
 )
 def test_products_of_frequencies_are_the_convolution(sides, taps, stride, monkeypatch):
   """Even and odd periods, taps that the stride does not divide, and columns that no tap sees."""
-  monkeypatch.setattr(frequency_convolution, "is_faster", lambda *given: True)
+  monkeypatch.setattr(frequency_convolution, "is_faster", lambda *arguments: True)
   monkeypatch.setattr(convnet, "convolve_patches", None)
   image, weights = normal(3, *sides, 2), ((normal(*taps, 2, 4, seed=2), normal(4, seed=3)),)
   results = (
@@ -95,8 +95,8 @@ def test_a_large_kernel_is_multiplied_by_frequency():
   kernel, image = normal(9, 9, 256, 256), jax.ShapeDtypeStruct((128, 20, 20, 256), jnp.float32)
   assert frequency_convolution.is_faster(image, kernel, 2)
   assert not frequency_convolution.is_faster(image.update(shape=(1, 20, 20, 256)), kernel, 2)
-  given = {"params": {"kernel": kernel, "bias": kernel[0, 0, 0]}}, image
-  text = jax.jit(Convolution(256, 9, 2).apply).lower(*given)
+  arguments = {"params": {"kernel": kernel, "bias": kernel[0, 0, 0]}}, image
+  text = jax.jit(Convolution(256, 9, 2).apply).lower(*arguments)
   count = frequency_convolution.num_products((10, 10))
   assert re.search(rf"dot_general .* -> tensor<{count}x128x256xf32>", text.as_text())
 

@@ -10,18 +10,18 @@ import pytest
 from scae_jax.math.routing.dynamic import route_by_agreement, squash
 from tests.references import reference_agreement
 
-# Children, parents, numbers of each.
-GIVEN = np.random.RandomState(0).normal(size=(7, 3, 4)).astype(np.float32)
+# Prediction vectors: children, parents, numbers of each.
+PREDICTIONS = np.random.RandomState(0).normal(size=(7, 3, 4)).astype(np.float32)
 
 
 @functools.partial(jax.jit, static_argnames=("iterations", "through_all"))
-def route(given, iterations=3, through_all=True):
-  return route_by_agreement(given, iterations=iterations, through_all=through_all)
+def route(predictions, iterations=3, through_all=True):
+  return route_by_agreement(predictions, iterations=iterations, through_all=through_all)
 
 
 @pytest.mark.parametrize("iterations", [1, 3])
 def test_against_a_loop(iterations):
-  routing, expected = route(GIVEN, iterations), reference_agreement(GIVEN, iterations)
+  routing, expected = route(PREDICTIONS, iterations), reference_agreement(PREDICTIONS, iterations)
   # Sums of a few float32 products.
   np.testing.assert_allclose(routing.parents, expected[-1][0], rtol=1e-5, atol=1e-6)
   for i, (_, coupling, agreement) in enumerate(expected):
@@ -44,24 +44,24 @@ def test_squash_of_extremes(length):
 
 def test_gradients_of_the_last_iteration_alone():
   """They equal those of a weighted sum with constant coupling coefficients."""
-  given = jnp.asarray(GIVEN)
-  coupling = route(given).coupling[-1]
+  predictions = jnp.asarray(PREDICTIONS)
+  coupling = route(predictions).coupling[-1]
 
   @jax.jit
   @jax.grad
-  def last(given):
-    return jnp.sum(squash(jnp.einsum("nk,nkd->kd", coupling, given)) ** 2)
+  def last(predictions):
+    return jnp.sum(squash(jnp.einsum("nk,nkd->kd", coupling, predictions)) ** 2)
 
   @functools.partial(jax.jit, static_argnums=1)
-  def routed(given, through_all):
-    def total(given):
-      parents = route(given, through_all=through_all).parents
+  def routed(predictions, through_all):
+    def total(predictions):
+      parents = route(predictions, through_all=through_all).parents
       return jnp.sum(parents**2), parents
 
-    return jax.grad(total, has_aux=True)(given)
+    return jax.grad(total, has_aux=True)(predictions)
 
-  (of_last, parents), (of_all, same_parents) = routed(given, False), routed(given, True)
-  np.testing.assert_allclose(of_last, last(given), rtol=1e-5, atol=1e-6)
+  (of_last, parents), (of_all, same_parents) = routed(predictions, False), routed(predictions, True)
+  np.testing.assert_allclose(of_last, last(predictions), rtol=1e-5, atol=1e-6)
   assert np.abs(of_all - of_last).max() > 0.01
   # Two programs of the same numbers.
   np.testing.assert_allclose(parents, same_parents, rtol=1e-5, atol=1e-6)
@@ -69,4 +69,4 @@ def test_gradients_of_the_last_iteration_alone():
 
 def test_zero_iterations_are_refused():
   with pytest.raises(ValueError, match=r"\b1 iteration.* 0\b"):
-    route_by_agreement(jnp.asarray(GIVEN), iterations=0, through_all=True)
+    route_by_agreement(jnp.asarray(PREDICTIONS), iterations=0, through_all=True)

@@ -28,16 +28,16 @@ def inputs(child=FIELDS):
   return votes, activation, beta_u, 10 * beta_a
 
 
-def route(given, child=FIELDS, iterations=3):
-  votes, activation, beta_u, beta_a = map(jnp.asarray, given)
+def route(arrays, child=FIELDS, iterations=3):
+  votes, activation, beta_u, beta_a = map(jnp.asarray, arrays)
   options = {"iterations": iterations, "inverse_temperature_limit": LIMIT}
   votes = jnp.moveaxis(votes, 1, -1)
   return route_by_em(votes, activation, child, beta_u=beta_u, beta_a=beta_a, **options)
 
 
-def reference(given, child, iterations):
+def reference(arrays, child, iterations):
   """Procedure 1 of the paper, one child and parent after the other, in float64."""
-  votes, activation, beta_u, beta_a = (np.asarray(x, np.float64) for x in given)
+  votes, activation, beta_u, beta_a = (np.asarray(x, np.float64) for x in arrays)
   positions, field, types, size = votes.shape
   seen = [[tuple(place) for place in np.argwhere(child == m)] for m in range(CHILDREN)]
   coupling = np.zeros((positions, field, types))
@@ -69,9 +69,9 @@ def reference(given, child, iterations):
 
 @pytest.mark.parametrize("child", [FIELDS, EVERYTHING], ids=["fields", "everything"])
 def test_against_a_loop(child):
-  given = inputs(child)
-  routing = jax.jit(functools.partial(route, child=child))(given)
-  expected = reference(given, child, 3)
+  arrays = inputs(child)
+  routing = jax.jit(functools.partial(route, child=child))(arrays)
+  expected = reference(arrays, child, 3)
   close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
   # Of float32: a density of five votes around their own mean is up to e^10 times another's.
   for i, (_, _, _, coupling, agreement) in enumerate(expected):
@@ -82,12 +82,12 @@ def test_against_a_loop(child):
 
 
 @jax.jit
-def value_and_gradients(given):
-  def total(given):
-    routing = route(given)
+def value_and_gradients(arrays):
+  def total(arrays):
+    routing = route(arrays)
     return jnp.sum(routing.poses) + jnp.sum(routing.activation), routing
 
-  return jax.value_and_grad(total, has_aux=True)(given)
+  return jax.value_and_grad(total, has_aux=True)(arrays)
 
 
 @pytest.mark.parametrize(

@@ -222,8 +222,8 @@ def test_a_forked_child_raises_run_errors(monkeypatch):
 
 
 def test_refused_command_line_is_one_message_and_exit_code_2(home, capsys):
-  given = ("--config=toy.py", "--workdir=none", "--config.train.steps=3")
-  (line,) = refused(capsys, train_py, *given).splitlines()
+  flags = ("--config=toy.py", "--workdir=none", "--config.train.steps=3")
+  (line,) = refused(capsys, train_py, *flags).splitlines()
   assert re.match(r"error: .*'train\.steps'.*config\.train\b.*'num_steps'", line)
   assert not (home / "none").exists()
 

@@ -147,10 +147,10 @@ def test_padding_steps_leave_the_state():
   state, first = program._compiled(state, *program._inputs(0, 2))
   state, second = program.run(state, 2)
   _, _, other_program, other = make_program()
-  given = other
-  other, rows = run_steps(other_program, given, 7)
+  donated = other
+  other, rows = run_steps(other_program, donated, 7)
   # The state is donated; the data set, which was read before, is not.
-  assert all(leaf.is_deleted() for leaf in jax.tree.leaves((given.params, given.opt_state)))
+  assert all(leaf.is_deleted() for leaf in jax.tree.leaves((donated.params, donated.opt_state)))
   assert int(state.step) == 7
   chex.assert_trees_all_equal(numbers(state), numbers(other))
   assert len(second["total"]) == 5
