@@ -25,7 +25,7 @@ PATIENCE = 1800.0  # seconds for one training
 def train(
   checkout: pathlib.Path, workdir: pathlib.Path, flags: list[str], steps: int
 ) -> list[float]:
-  """Milliseconds a step, one number a dispatch, of a training that is ended before its report."""
+  """Milliseconds a step, one number a dispatch. The training is killed before its report."""
   command = [sys.executable, "train.py", f"--workdir={workdir}", *flags]
   changes = {
     "num_steps": DISPATCHES * steps + 1,  # what is left over keeps the report from being written

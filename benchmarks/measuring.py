@@ -1,4 +1,4 @@
-"""Times compiled functions fairly and writes down what was measured on what."""
+"""Times compiled functions in turns and records times, hardware and versions."""
 
 import argparse
 import contextlib
@@ -27,7 +27,7 @@ Row = list[float] | str
 
 
 def flags(description: str | None, **defaults: int | str | bool) -> argparse.Namespace:
-  """The flags of a benchmark: of each its name, default and type."""
+  """The flags of a benchmark, by name; types are those of the defaults."""
   parser = plain_parser(description)
   for name, default in defaults.items():
     if isinstance(default, bool):
@@ -38,9 +38,9 @@ def flags(description: str | None, **defaults: int | str | bool) -> argparse.Nam
 
 
 def milliseconds(functions: dict[str, Callable[[], Any]], rounds: int) -> dict[str, Row]:
-  """Times of each function, which take turns, so that a slow moment of the machine hits all.
+  """Times of each function. They take turns, so that a slow moment of the machine hits all.
 
-  Each runs once before the clock does, and is waited for. One that raises does not run again.
+  Each runs once before it is timed. One that raises does not run again.
   """
   rows: dict[str, Row] = {}
   for name, function in functions.items():
@@ -65,7 +65,7 @@ def each_step(row: Row, steps: int) -> Row:
 
 @contextlib.contextmanager
 def failing_alone(rows: dict[str, Row], name: str) -> Iterator[None]:
-  """What is raised in it becomes the row of that name; the other rows are still measured."""
+  """An exception in the block becomes the row of that name; other rows are still measured."""
   try:
     yield
   except Exception as error:  # a compiler's, a memory's, a check's: none may cost the other rows
@@ -75,18 +75,18 @@ def failing_alone(rows: dict[str, Row], name: str) -> Iterator[None]:
 def checked_milliseconds(
   variants: dict[str, tuple[Callable[[], Any], Callable[[], Any]]], rounds: int
 ) -> dict[str, Row]:
-  """Times of several ways to compute the same, after a check that they do.
+  """Times of several ways to compute the same numbers, after a check that they agree.
 
-  Values must agree with those of the first that runs to 1e-5, gradients to 1e-4 of the largest
-  entry. One that does not agree is not timed. Variants are a function's value and its gradient, as
+  Values must agree with those of the first variant to 1e-5, gradients to 1e-4 of the largest entry.
+  A variant that does not agree is not timed. Variants are a function's value and its gradient, as
   calls without arguments.
   """
   rows: dict[str, Row] = {}
   functions = {}
-  for number, (what, tolerance) in enumerate((("forward", 1e-5), ("with gradient", 1e-4))):
+  for number, (direction, tolerance) in enumerate((("forward", 1e-5), ("with gradient", 1e-4))):
     expected = None
     for name, calls in variants.items():
-      row, call = f"{name}, {what}", calls[number]
+      row, call = f"{name}, {direction}", calls[number]
       rows[row] = []
       with failing_alone(rows, row):
         actual = [np.asarray(leaf) for leaf in jax.tree.leaves(call())]
@@ -99,10 +99,10 @@ def checked_milliseconds(
 
 
 def report(title: str, settings: dict[str, Any], rows: dict[str, Row], out: str) -> None:
-  """Prints a Markdown table of the rows, and writes them as JSON to `out` unless it is empty.
+  """Prints a Markdown table of the rows; writes them as JSON to `out` unless it is empty.
 
   Raises:
-    SystemExit: with exit code 1, after all is written, where a row failed.
+    SystemExit: with exit code 1, after everything is written, if a row failed.
   """
   record = {"title": title, "settings": settings, "commit": commit(), **measured_with()}
   failed = {name: row for name, row in rows.items() if isinstance(row, str)}

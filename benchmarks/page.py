@@ -1,10 +1,10 @@
-"""Times pages that look inside a model, in headless Chromium: a row of a table each.
+"""Times the pages that look inside a model, in headless Chromium: one row of a table each.
 
   python -m benchmarks.page docs/pages/digits.html runs/digits/explore.html
 
 `load`: from opening the file until the first image is shown. `new image`: from choosing one until
 everything is shown. `change`: from an event of a slider until what follows is shown, as while an
-object is dragged. Medians, ms; painting by the browser, which follows, is left out.
+object is dragged. Medians, ms. Painting by the browser, which follows, is left out.
 """
 
 import pathlib
@@ -54,7 +54,7 @@ def measure(browser: Browser, path: pathlib.Path) -> str:
     loads.append(page.evaluate("performance.now()"))
   assert page is not None
   times = [loads, page.evaluate(NEW_IMAGES), page.evaluate(CHANGES)]
-  load, image, change = (statistics.median(each) for each in times)
+  load, image, change = (statistics.median(samples) for samples in times)
   size = path.stat().st_size / 1e6
   return f"| {page.title()} | {size:.2f} | {load:.0f} | {image:.0f} | {change:.1f} |"
 

@@ -56,14 +56,14 @@ Call = Callable[[], Any]
 
 
 class Start(NamedTuple):
-  """What a step begins with."""
+  """Data and parameters of a step."""
 
   split: dict[str, np.ndarray]  # training images and labels
   params: Any = None  # None for those that training starts with
 
 
 class Case(NamedTuple):
-  """A config's step, and what it begins with."""
+  """A config's step, its data and parameters, and the number of devices."""
 
   settings: Settings
   data: ImageSpec
@@ -82,13 +82,13 @@ def noise(settings: Settings, data: ImageSpec) -> Start:
 
 
 def first_batch(settings: Settings, data: ImageSpec, start: Start) -> Batch:
-  """Its first images, in the middle of the canvas."""
+  """A batch of the first images, in the middle of the canvas."""
   rows = jnp.arange(settings.train.batch_size)
   return evaluation_batch(jax.tree.map(jnp.asarray, start.split), rows, canvas=data.canvas)
 
 
 def both(name: str, function: Callable[..., Any], *arguments: Any) -> dict[str, Call]:
-  """The compiled function, and the compiled gradient of a sum of all that it returns."""
+  """The compiled function, and the compiled gradient of the sum of its outputs."""
 
   def total(*arguments: Any) -> jax.Array:
     leaves = jax.tree.leaves(function(*arguments))
@@ -106,7 +106,7 @@ def both(name: str, function: Callable[..., Any], *arguments: Any) -> dict[str, 
 
 
 def parts_of_a_step(settings: Settings, data: ImageSpec, start: Start) -> dict[str, Call]:
-  """The stages of the model on one batch, and the update of the optimiser."""
+  """The stages of the model on one batch, and the optimiser's update, by name."""
   system = make_system(settings, data)
   module = system.module
   keys = jax.random.split(jax.random.key(0))
@@ -151,11 +151,11 @@ def parts_of_a_step(settings: Settings, data: ImageSpec, start: Start) -> dict[s
 def whole_step(
   settings: Settings, data: ImageSpec, start: Start, num_devices: int = 1
 ) -> tuple[Call, dict[str, float]]:
-  """The shipped dispatch, and what XLA counts in it: operations and bytes a step, and memory."""
+  """The shipped dispatch, and XLA's counts of it: operations and bytes a step, and memory."""
   system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
   mesh = make_mesh(jax.devices()[:num_devices])
-  given = None if start.params is None else put(start.params, mesh)
-  state = make_state(settings, system, data, mesh, given)
+  params = None if start.params is None else put(start.params, mesh)
+  state = make_state(settings, system, data, mesh, params)
   split, num_examples = put(start.split, mesh), len(start.split["label"])
   assert isinstance(settings.data, DataOptions)  # images
   batches = functools.partial(training_batch, options=settings.data)
@@ -183,7 +183,7 @@ def whole_step(
 
 
 def straightforward_step(settings: Settings, data: ImageSpec, start: Start) -> Call:
-  """One update in one jit, on a batch at hand, from what JAX and its library offer."""
+  """One update in one jit on one batch, composed of functions of JAX's library."""
   system, optimizer = make_system(settings, data), make_optimizer(settings.optimizer)
   mesh, batch = make_mesh(jax.devices()[:1]), first_batch(settings, data, start)
   step = jax.jit(functools.partial(update, system, optimizer), donate_argnums=0)
@@ -201,17 +201,17 @@ def straightforward_step(settings: Settings, data: ImageSpec, start: Start) -> C
 
 
 def composed_likelihood() -> contextlib.AbstractContextManager[Any]:
-  """While it lasts, models compute the likelihood as it is defined, on every backend."""
+  """In its block, models compute the likelihood by its definition, on every backend."""
 
-  def log_prob(self: SCAE, found: SCAEEncoding, target: jax.Array, **_: Any) -> jax.Array:
-    mixture = self.decode(found, target.shape[1])
+  def log_prob(self: SCAE, encoding: SCAEEncoding, target: jax.Array, **_: Any) -> jax.Array:
+    mixture = self.decode(encoding, target.shape[1])
     return jnp.sum(jax.vmap(mixtures.log_prob)(mixture, target)) / len(target)
 
   return mock.patch.object(SCAE, "log_prob", log_prob)
 
 
 def library_warp() -> contextlib.AbstractContextManager[Any]:
-  """While it lasts, models warp with `jax.scipy.ndimage.map_coordinates`."""
+  """In its block, models warp with `jax.scipy.ndimage.map_coordinates`."""
 
   def warp(bank: jax.Array, poses: jax.Array, height: int, *_: Any) -> jax.Array:
     return library(bank, poses, height)
@@ -220,17 +220,17 @@ def library_warp() -> contextlib.AbstractContextManager[Any]:
 
 
 def library_convolution() -> contextlib.AbstractContextManager[Any]:
-  """While it lasts, models convolve as XLA does on every backend."""
+  """In its block, models use XLA's convolution on every backend."""
   return mock.patch.object(convnet, "convolve", convnet.convolve_layers)
 
 
 def measure(
   cases: Mapping[str, Case], rounds: int, *, parts: bool = True
 ) -> tuple[dict[str, float], dict[str, Row]]:
-  """XLA's counts of the whole dispatches, and milliseconds by name: of one step, or a part of it.
+  """XLA's counts of the whole dispatches, and milliseconds of one step or a part of it, by name.
 
-  The name of a case ends that of its counts and rows. What cannot be compiled has its error as its
-  row, and the others are measured.
+  The name of a case ends the names of its counts and rows. A function that cannot be compiled has
+  its error as its row; the others are measured.
   """
   rows: dict[str, Row] = {}
   functions: dict[str, Call] = {}
@@ -251,8 +251,8 @@ def measure(
     with failing_alone(rows, name):
       functions[name] = straightforward_step(*case[:3])
     with failing_alone(rows, f"parts of a step{end}"):
-      found = parts_of_a_step(*case[:3])
-      functions |= {f"{name}{end}": part for name, part in found.items()}
+      step_parts = parts_of_a_step(*case[:3])
+      functions |= {f"{name}{end}": part for name, part in step_parts.items()}
   rows |= milliseconds(functions, rounds)
   return counts, {name: each_step(row, lengths.get(name, 1)) for name, row in rows.items()}
 

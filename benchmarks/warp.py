@@ -20,7 +20,7 @@ from scae_jax.typing import Array
 def library(templates: Array, poses: Array, canvas: int) -> Array:
   """`jax.scipy.ndimage.map_coordinates`, vmapped over examples, templates and channels."""
 
-  def one(template: Array, pose: Array) -> Array:
+  def warp_template(template: Array, pose: Array) -> Array:
     rows, columns = warping.template_position(pose, template.shape[0], canvas, canvas)
 
     def channel(values: Array) -> Array:
@@ -28,20 +28,20 @@ def library(templates: Array, poses: Array, canvas: int) -> Array:
 
     return jax.vmap(channel, in_axes=-1, out_axes=-1)(template)
 
-  return jax.vmap(jax.vmap(one), in_axes=(None, 0))(templates, poses)
+  return jax.vmap(jax.vmap(warp_template), in_axes=(None, 0))(templates, poses)
 
 
 def definition(templates: Array, poses: Array, canvas: int) -> Array:
   """`warping.warp_template`, vmapped, with the gradient that JAX derives."""
 
-  def one(template: Array, pose: Array) -> Array:
+  def warp_template(template: Array, pose: Array) -> Array:
     return warping.warp_template(template, pose, canvas, canvas)
 
-  return jax.vmap(jax.vmap(one), in_axes=(None, 0))(templates, poses)
+  return jax.vmap(jax.vmap(warp_template), in_axes=(None, 0))(templates, poses)
 
 
 def by_method(method: str) -> Callable[[Array, Array, int], Array]:
-  """`warping.warp_templates`, what the model runs."""
+  """`warping.warp_templates`, as the model calls it."""
 
   def warp(templates: Array, poses: Array, canvas: int) -> Array:
     return warping.warp_templates(templates, poses, canvas, canvas, method)

@@ -4,9 +4,9 @@
 
 Each config is a small one of one of the systems with a few keys changed: to sizes that are odd,
 large or negative, to NaN or infinity, to values of another type, to schedules out of order. It is
-read and traced as by train.py; every tenth of those that can be built trains for two steps. A loss
-of a sound config that is not finite counts as stopped. Exit code 1: a config ended in anything but
-a run or one line that names a changed key; `--only=i` repeats the i-th. `--keep` saves the results
+read and traced as by train.py; every tenth one trains for two steps. A run that ends because its
+loss is not finite counts as stopped. The exit code is 1 if a config ended neither in a run nor in
+one line that names a changed key; `--only=i` repeats the i-th config. `--keep` saves the results
 after every chunk, and the same command goes on from there.
 """
 
@@ -103,7 +103,7 @@ WORDS = (
   *("l2", "entropy", "kl", "adam", "rmsprop", "constant", "exponential", "cosine", "same", "last"),
   *("gaussian", "summed_out", "sobel", "bfloat16", "digits", "constellations", "nowhere", ""),
 )
-# Folders and names of files: what they name may be anything on the machine, and is not drawn.
+# Folders and names of files are not drawn: they may name anything on the machine.
 LEFT_ALONE = (
   *("data.dir", "data.cache_dir", "data.affnist_dir"),
   *("train.compilation_cache", "train.start_from", "train.tensorboard"),
@@ -143,7 +143,7 @@ def draw(seed: int, number: int) -> tuple[str, dict[str, Any]]:
 
 
 def _value(rng: np.random.Generator, value: Any) -> Any:
-  """A value for a key that has this one: most of its type, some near it, some of no use."""
+  """A random value for a key with this value: mostly of its type, sometimes near it, or invalid."""
   if rng.random() < 0.1:
     return OTHERS[rng.integers(len(OTHERS))]
   if isinstance(value, bool):
@@ -188,7 +188,7 @@ def make_config(system: str, changes: dict[str, Any]) -> ConfigDict:
 
 
 def try_config(seed: int, number: int) -> dict[str, Any]:
-  """What came of reading, tracing and, every tenth time, training a config."""
+  """The outcome of reading, tracing and, every tenth time, training a config."""
   system, changes = draw(seed, number)
   started = time.perf_counter()
   outcome, message = TRACED, ""
@@ -209,9 +209,9 @@ def try_config(seed: int, number: int) -> dict[str, Any]:
     outcome = REFUSED if named and "\n" not in message else "refused without the key"
   except (Exception, SystemExit, runs.WithoutEndError) as error:
     outcome, message = type(error).__name__, traceback.format_exc()
-  found = {"seed": seed, "number": number, "system": system, "changes": repr(changes)}
+  description = {"seed": seed, "number": number, "system": system, "changes": repr(changes)}
   return {
-    **found,
+    **description,
     "outcome": outcome,
     "message": message,
     "seconds": round(time.perf_counter() - started, 2),
@@ -227,20 +227,22 @@ def try_configs(seed: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
 def try_all(
   seed: int, numbers: Sequence[int], keep: pathlib.Path | None = None
 ) -> list[dict[str, Any]]:
-  """Results of all configs, in a process of their own for each chunk; kept in a file, if any, of
-  which those of this seed and these numbers count."""
+  """Results of all configs; each chunk is tried in its own process.
+
+  `keep` is a file of earlier results. Those of this seed and these numbers are reused.
+  """
   kept = json.loads(keep.read_text()) if keep is not None and keep.exists() else []
-  results = [one for one in kept if one["seed"] == seed and one["number"] in numbers]
+  results = [result for result in kept if result["seed"] == seed and result["number"] in numbers]
   done = {result["number"] for result in results}
   left = [number for number in numbers if number not in done]
   for start in range(0, len(left), CHUNK):
     chunk = left[start : start + CHUNK]
     try:
-      found = _in_a_process(seed, chunk)
+      chunk_results = _in_a_process(seed, chunk)
     except BrokenProcessPool:
-      # One of them ended the process, perhaps for want of memory: each by itself.
-      found = [_alone(seed, number) for number in chunk]
-    results += found
+      # A config has ended the process, perhaps for want of memory: try each by itself.
+      chunk_results = [_alone(seed, number) for number in chunk]
+    results += chunk_results
     if keep is not None:
       write_json(keep, results)
     print(f"{len(results)} of {len(numbers)}: {dict(_counts(results))}", flush=True)
@@ -267,27 +269,27 @@ def _counts(results: Sequence[Mapping[str, Any]]) -> Counter[str]:
 
 
 def summary(seed: int, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-  """Counts, the ten that took longest, and all that is not sound."""
+  """Counts of outcomes, the ten configs that took longest, and all failures."""
   by_time = sorted(results, key=lambda result: -result["seconds"])
   return {
     "seed": seed,
     "n": len(results),
     "counts": dict(_counts(results)),
-    "longest": [{k: v for k, v in one.items() if k != "message"} for one in by_time[:10]],
+    "longest": [{k: v for k, v in result.items() if k != "message"} for result in by_time[:10]],
     "failures": [dict(result) for result in results if result["outcome"] not in SOUND],
   }
 
 
 def main(arguments: Sequence[str]) -> int:
-  """Tries configs as the command line says; returns the exit code."""
+  """Tries the configs that the flags ask for; returns the exit code."""
   parser = runs.search_flags(__doc__, default_n=1_000)
   parser.add_argument("--keep", type=pathlib.Path, help="JSON of all results, to go on from")
   options = parser.parse_args(arguments)
   numbers = range(options.n) if options.only is None else [options.only]
   keep = options.keep if options.only is None else None
-  found = summary(options.seed, try_all(options.seed, numbers, keep))
-  print(json.dumps(found, indent=1))
-  return runs.finish(found, options.out)
+  counts = summary(options.seed, try_all(options.seed, numbers, keep))
+  print(json.dumps(counts, indent=1))
+  return runs.finish(counts, options.out)
 
 
 if __name__ == "__main__":

@@ -25,11 +25,11 @@ WRONG_VALUES = (None, True, -1, 0, 1e400, 10**30, "", "text", [], {}, [[1]], {"a
 
 
 def damage(folder: pathlib.Path, rng: np.random.Generator) -> list[str]:
-  """Damages one to three things in the folder; returns what was done, a line each."""
+  """Applies one to three random damages to the folder; returns a line for each."""
   done = []
   for _ in range(rng.integers(1, 4)):
-    what = WAYS[rng.integers(len(WAYS))]
-    done.append(f"{what.__name__} {what(folder, rng)}")
+    way = WAYS[rng.integers(len(WAYS))]
+    done.append(f"{way.__name__} {way(folder, rng)}")
   return done
 
 
@@ -55,7 +55,7 @@ def flip_bits(folder: pathlib.Path, rng: np.random.Generator) -> str:
 
 
 def overwrite(folder: pathlib.Path, rng: np.random.Generator) -> str:
-  """A block of zeros or of noise, as a disk leaves it."""
+  """Overwrites a block with zeros or noise, as a broken disk does."""
   path, content = _draw_file(folder, rng)
   start = int(rng.integers(len(content) + 1))
   block = bytes(64) if rng.integers(2) else rng.bytes(64)
@@ -76,20 +76,20 @@ def delete(folder: pathlib.Path, rng: np.random.Generator) -> str:
 
 
 def swap(folder: pathlib.Path, rng: np.random.Generator) -> str:
-  """Two files or folders of one name, such as those of two checkpoints, or any two files."""
-  one = _draw(_paths(folder), rng)
-  others = [path for path in _paths(folder) if path.name == one.name and path != one]
-  if one.name.isdecimal():
-    others = [path for path in one.parent.iterdir() if path != one]
+  """Swaps two files or folders of one name, such as those of two checkpoints, or any two files."""
+  first = _draw(_paths(folder), rng)
+  others = [path for path in _paths(folder) if path.name == first.name and path != first]
+  if first.name.isdecimal():
+    others = [path for path in first.parent.iterdir() if path != first]
   if not others:
-    one, others = _draw_file(folder, rng)[0], [_draw_file(folder, rng)[0]]
-  other = _draw(others, rng)
-  if one != other and one not in other.parents and other not in one.parents:
+    first, others = _draw_file(folder, rng)[0], [_draw_file(folder, rng)[0]]
+  second = _draw(others, rng)
+  if first != second and first not in second.parents and second not in first.parents:
     spare = folder / "spare"
-    one.rename(spare)
-    other.rename(one)
-    spare.rename(other)
-  return f"{_name(folder, one)} and {_name(folder, other)}"
+    first.rename(spare)
+    second.rename(first)
+    spare.rename(second)
+  return f"{_name(folder, first)} and {_name(folder, second)}"
 
 
 def make_folder(folder: pathlib.Path, rng: np.random.Generator) -> str:
@@ -117,7 +117,7 @@ def put_other_json(folder: pathlib.Path, rng: np.random.Generator) -> str:
 
 
 def change_json(folder: pathlib.Path, rng: np.random.Generator) -> str:
-  """One value or key of a JSON file, or of one of its lines, becomes another."""
+  """Changes one value or key of a JSON file, or of one line of a .jsonl file."""
   path, content = _draw_file(folder, rng, _is_json)
   lines = content.splitlines() if path.suffix == ".jsonl" else [content]
   if not lines:
@@ -171,10 +171,13 @@ def _draw_file(
   rng: np.random.Generator,
   may_be: Callable[[pathlib.Path], bool] = lambda path: True,
 ) -> tuple[pathlib.Path, bytes]:
-  """Of the folder itself every second time: checkpoints have many more files."""
+  """A random file and its content; every second one lies directly in the folder.
+
+  Checkpoints have many more files than the folder itself.
+  """
   files = [path for path in _paths(folder) if path.is_file() and may_be(path)]
-  own = [path for path in files if path.parent == folder]
-  path = _draw(own if own and rng.integers(2) else files or [_new(folder)], rng)
+  top_level = [path for path in files if path.parent == folder]
+  path = _draw(top_level if top_level and rng.integers(2) else files or [_new(folder)], rng)
   return path, path.read_bytes()
 
 

@@ -1,4 +1,4 @@
-"""Hashes of a short training of each system, which a change of form must not change.
+"""Hashes of a short training of each system. A refactoring must not change them.
 
     python -m reliability.fingerprints
 
@@ -20,7 +20,7 @@ NUM_STEPS = 20
 
 
 def main() -> None:
-  """Prints a line for each system: hash of the parameters, and of the metrics."""
+  """Prints a line for each system: the hash of its parameters and that of its metrics."""
   for name, config in base_configs().items():
     cadence = ("steps_per_dispatch", "log_every", "eval_every", "checkpoint_every")
     values = {"num_steps": NUM_STEPS, "batch_size": 8, **dict.fromkeys(cadence, NUM_STEPS // 2)}

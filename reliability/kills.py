@@ -9,8 +9,8 @@ the same command runs to the end. Parameters, optimiser, random key and lines of
 their timing) must be those of an uninterrupted run, bit for bit; else the exit code is 1, and
 `--only=i` repeats the i-th run, with the same random draws; the moments vary with the machine.
 
-With `--signals`, train.py, report included, gets SIGINT, SIGTERM and SIGHUP instead, each at so
-many moments. It must end with the signal's exit code, and its last line must say so.
+With `--signals=N`, train.py, report included, gets SIGINT, SIGTERM and SIGHUP instead, each at N
+moments. It must end with the signal's exit code, and its last line must begin with "stopped".
 """
 
 import collections
@@ -33,7 +33,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 NAMES = ("cnn", "two-seeds")
 NUM_STEPS, EVERY = 60, 4
 MOMENTS = ("starting", "training", "checkpoint")
-SECONDS = 300  # that a process may take
+SECONDS = 300  # a process that takes longer counts as hanging
 # train.py without the report that it ends with, which takes longer than all else.
 TRAIN_ONLY = """
 import sys
@@ -49,7 +49,7 @@ with exit_with_message():
 
 
 class Processes:
-  """Starts runs below a folder; they share what is compiled there."""
+  """Starts runs below a folder; they share its compiled programs."""
 
   def __init__(self, folder: pathlib.Path):
     self._folder = folder
@@ -63,7 +63,7 @@ class Processes:
   def start(
     self, name: str, workdir: pathlib.Path, script: Sequence[str] = ("-c", TRAIN_ONLY)
   ) -> subprocess.Popen:
-    """The run `name` in this workdir; what it says goes to `<workdir>.log`."""
+    """Starts the run `name` in this workdir; its output goes to `<workdir>.log`."""
     flags = [*runs.flags_of(name, NUM_STEPS, EVERY), f"--workdir={workdir}"]
     with workdir.with_suffix(".log").open("ab") as log:
       return subprocess.Popen(
@@ -76,7 +76,7 @@ class Processes:
       )
 
   def finish(self, name: str, workdir: pathlib.Path) -> None:
-    """Runs to the end; raises `RuntimeError`, with what it said, if it fails."""
+    """Runs to the end; raises `RuntimeError` with the log if the run fails."""
     process = self.start(name, workdir)
     try:
       code = process.wait(SECONDS)
@@ -87,14 +87,14 @@ class Processes:
 
 
 def _failed(code: int, workdir: pathlib.Path) -> str:
-  said = workdir.with_suffix(".log").read_text(errors="replace")
-  return f"exit code {code}: {said[-3000:]}"
+  log = workdir.with_suffix(".log").read_text(errors="replace")
+  return f"exit code {code}: {log[-3000:]}"
 
 
 def kill_once(process: subprocess.Popen, workdir: pathlib.Path, rng: np.random.Generator) -> str:
-  """Kills the process at a random one of `MOMENTS`; "" if the run had come to its end before.
+  """Kills the process at a random one of `MOMENTS`, which is returned.
 
-  Raises `RuntimeError`, with what it said, if it had failed before.
+  Returns "" if the run had finished before. Raises `RuntimeError` with the log if it had failed.
   """
   moment = MOMENTS[rng.choice(len(MOMENTS), p=(0.1, 0.4, 0.5))]
   delay = rng.uniform()
@@ -103,7 +103,7 @@ def kill_once(process: subprocess.Popen, workdir: pathlib.Path, rng: np.random.G
     _wait(process, lambda: False, 4 * delay)
   else:
     _wait(process, lambda: _num_lines(workdir) > lines, SECONDS)
-    # Later than the first line, so that a run that is killed again and again comes forward.
+    # After the first new line, so that a run that is killed again and again makes progress.
     _wait(process, lambda: False, 1.5 * delay)
   if moment == "checkpoint":
     _wait(process, lambda: bool(_unfinished(workdir)), SECONDS)
@@ -120,7 +120,7 @@ def kill_once(process: subprocess.Popen, workdir: pathlib.Path, rng: np.random.G
 
 
 def _wait(process: subprocess.Popen, is_there: Callable[[], bool], seconds: float) -> None:
-  """Returns when something is there, the time is over or the process has ended."""
+  """Returns when `is_there` holds, the time is over or the process has ended."""
   deadline = time.monotonic() + seconds
   while process.poll() is None and time.monotonic() < deadline and not is_there():
     time.sleep(0.0005)
@@ -132,7 +132,7 @@ def _num_lines(workdir: pathlib.Path) -> int:
 
 
 def _unfinished(workdir: pathlib.Path) -> list[pathlib.Path]:
-  """Checkpoints whose writing has begun and not ended."""
+  """Checkpoints that are being written."""
   return list((workdir / "checkpoints").glob("*.orbax-checkpoint-tmp*"))
 
 
@@ -141,16 +141,18 @@ def _states_of(workdir: pathlib.Path, name: str) -> dict[int, list[np.ndarray]]:
 
 
 def difference(
-  own: pathlib.Path, other: pathlib.Path, states: Mapping[str, dict[int, list[np.ndarray]]]
+  workdir: pathlib.Path,
+  uninterrupted: pathlib.Path,
+  states: Mapping[str, dict[int, list[np.ndarray]]],
 ) -> str:
-  """What differs between a run and the uninterrupted one; "" if nothing does."""
-  name = other.name
-  found = _states_of(own, name)
-  if found.keys() != states[name].keys():
-    return f"checkpoints {list(found)}, not {list(states[name])}"
-  if different := [step for step in found if not runs.are_equal(found[step], states[name][step])]:
+  """The differences between a run and the uninterrupted one; "" if there are none."""
+  name = uninterrupted.name
+  actual = _states_of(workdir, name)
+  if actual.keys() != states[name].keys():
+    return f"checkpoints {list(actual)}, not {list(states[name])}"
+  if different := [step for step in actual if not runs.are_equal(actual[step], states[name][step])]:
     return f"states of steps {different}"
-  return "" if runs.metrics_of(own) == runs.metrics_of(other) else "metrics"
+  return "" if runs.metrics_of(workdir) == runs.metrics_of(uninterrupted) else "metrics"
 
 
 def search(
@@ -160,10 +162,10 @@ def search(
   only: int | None = None,
   say: Callable[[str], None] = print,
 ) -> dict[str, Any]:
-  """Kills and compares; returns counts, and all that failed.
+  """Kills and compares runs; returns counts and all failures.
 
-  Runs of these names take turns until all kills are done; what is done to the i-th is drawn from
-  (seed, i). With `only`, it is done to this one alone. Progress goes to `say`, a line a call.
+  Runs of these names take turns until all kills are done. The kills of the i-th run are drawn from
+  (seed, i). With `only`, there is this run alone. Progress goes to `say`, one line a call.
   """
   counts: collections.Counter[str] = collections.Counter()
   failures, num_runs, started = [], 0, time.monotonic()
@@ -188,7 +190,7 @@ def search(
             break
         processes.finish(name, workdir)
         wrong = difference(workdir, root / name, expected)
-      except Exception as error:  # whatever it is, it is a failure of the run
+      except Exception as error:  # any error is a failure of the run
         wrong = f"{type(error).__name__}: {error}"
       if wrong:
         failures.append({"i": i, "run": name, "killed": moments, "why": wrong})
@@ -207,7 +209,7 @@ def search(
 
 
 def send_signals(num_moments: int, say: Callable[[str], None] = print) -> dict[str, Any]:
-  """Sends each signal at evenly spaced moments from the first second to the end of the report."""
+  """Sends each signal at evenly spaced moments between the start and the end of the report."""
   failures: list[dict[str, Any]] = []
   counts: collections.Counter[str] = collections.Counter()
   with tempfile.TemporaryDirectory() as made:
@@ -227,7 +229,7 @@ def send_signals(num_moments: int, say: Callable[[str], None] = print) -> dict[s
           continue
         last = (workdir.with_suffix(".log").read_text().splitlines() or [""])[-1]
         counts[f"{number.name}, exit code {code}"] += 1
-        # 0: it had ended before.
+        # Code 0: the process had finished before the signal.
         if code and (code != 128 + number or not last.startswith("stopped")):
           failures.append({"signal": number.name, "moment": i, "code": code, "last": last})
         say(f"{number.name} at moment {i}: exit code {code}; {last}")
@@ -235,16 +237,16 @@ def send_signals(num_moments: int, say: Callable[[str], None] = print) -> dict[s
 
 
 def main(arguments: Sequence[str]) -> int:
-  """Searches as the command line says; returns the exit code."""
+  """Runs the search that the flags ask for; returns the exit code."""
   parser = runs.search_flags(__doc__, default_n=10)
-  parser.add_argument("--signals", type=int, help="send signals at so many moments instead")
+  parser.add_argument("--signals", type=int, help="send each signal at this number of moments")
   options = parser.parse_args(arguments)
   if options.signals:
     return runs.finish(send_signals(options.signals), options.out)
-  found = search(options.n, options.seed, only=options.only)
-  kills = ", ".join(f"{count} {moment}" for moment, count in found["kills"].items())
-  print(f"{found['runs']} runs in {found['seconds']} s, {found['equal']} equal; kills: {kills}")
-  return runs.finish(found, options.out)
+  result = search(options.n, options.seed, only=options.only)
+  kills = ", ".join(f"{count} {moment}" for moment, count in result["kills"].items())
+  print(f"{result['runs']} runs in {result['seconds']} s, {result['equal']} equal; kills: {kills}")
+  return runs.finish(result, options.out)
 
 
 if __name__ == "__main__":

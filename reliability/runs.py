@@ -1,4 +1,4 @@
-"""Short runs to break, and how two of them are compared."""
+"""Short runs to break, and the comparison of two of them."""
 
 import argparse
 import contextlib
@@ -31,7 +31,7 @@ FLAGS = {
 
 
 def flags_of(name: str, num_steps: int, every: int) -> list[str]:
-  """Flags of train.py for one of `FLAGS`: batches of 8, and all that is due, each `every` steps."""
+  """Flags of train.py for one of `FLAGS`, with lines and checkpoints every `every` steps."""
   cadence = ("steps_per_dispatch", "log_every", "eval_every", "checkpoint_every")
   train = {"num_steps": num_steps, "batch_size": 8, "keep_checkpoints": 3}
   train |= dict.fromkeys(cadence, every)
@@ -44,29 +44,29 @@ def config_of(flags: Sequence[str]) -> ConfigDict:
 
 
 def search_flags(description: str | None, default_n: int) -> argparse.ArgumentParser:
-  """The flags of a search."""
+  """A parser with the flags of a search."""
   parser = plain_parser(description)
-  parser.add_argument("--n", type=int, default=default_n, help="how many")
+  parser.add_argument("--n", type=int, default=default_n, help="number of cases")
   parser.add_argument("--seed", type=int, default=0)
-  parser.add_argument("--only", type=int, help="this one alone, and all that came of it")
+  parser.add_argument("--only", type=int, help="number of the only case to repeat")
   parser.add_argument("--out", type=pathlib.Path, help="JSON of the counts and failures")
   return parser
 
 
-def finish(found: dict[str, Any], out: pathlib.Path | None) -> int:
-  """Writes what a search found, if asked for; returns the exit code."""
+def finish(result: dict[str, Any], out: pathlib.Path | None) -> int:
+  """Writes the result of a search to `out`, if given; returns the exit code."""
   if out:
-    write_json(out, found)
-  return 1 if found["failures"] else 0
+    write_json(out, result)
+  return 1 if result["failures"] else 0
 
 
 class WithoutEndError(BaseException):
-  """Something took too long; no handler of `Exception` takes it."""
+  """Something took too long. It is no `Exception`, so that no handler of one catches it."""
 
 
 @contextlib.contextmanager
 def ending(seconds: int) -> Iterator[None]:
-  """Raises `WithoutEndError` in the block once it has taken so long."""
+  """Raises `WithoutEndError` in the block after this number of seconds."""
 
   def stop(*_: object) -> None:
     raise WithoutEndError(f"no end after {seconds} seconds")
@@ -83,23 +83,25 @@ def ending(seconds: int) -> Iterator[None]:
 def states_of(
   workdir: pathlib.Path, config: ConfigDict, which: Sequence[int] = ()
 ) -> dict[int, list[np.ndarray]]:
-  """All numbers of these checkpoints, or of each that can be read: parameters, optimiser, step,
-  random key."""
+  """Parameters, optimiser, step and random key of checkpoints, by step.
+
+  `which` are the steps; without it, all. Checkpoints that cannot be read are left out.
+  """
   settings = read_settings(config)
   system, _, feed = build(settings)
   template = abstract_state(settings, system, feed.spec, make_mesh())
-  found = {}
+  states = {}
   with Checkpoints(
     checkpoint_directory(workdir), keep=1, writable=False, say=lambda _: None
   ) as checkpoints:
     for step in which or checkpoints.steps():
       with contextlib.suppress(RunError):
-        found[step] = numbers(checkpoints.restore(template, step)[0])
-  return found
+        states[step] = numbers(checkpoints.restore(template, step)[0])
+  return states
 
 
 def numbers(tree: TrainState | Any) -> list[np.ndarray]:
-  """The leaves on the host; of a random key, its data."""
+  """The leaves as NumPy arrays; of a random key, its data."""
   return [
     np.asarray(
       jax.random.key_data(leaf) if jax.dtypes.issubdtype(leaf.dtype, jax.dtypes.prng_key) else leaf
@@ -108,11 +110,11 @@ def numbers(tree: TrainState | Any) -> list[np.ndarray]:
   ]
 
 
-def are_equal(own: Sequence[np.ndarray], other: Sequence[np.ndarray]) -> bool:
-  """Whether all are, bit for bit."""
-  return len(own) == len(other) and all(
+def are_equal(actual: Sequence[np.ndarray], expected: Sequence[np.ndarray]) -> bool:
+  """Whether two lists of arrays are equal, bit for bit."""
+  return len(actual) == len(expected) and all(
     a.dtype == b.dtype and a.shape == b.shape and a.tobytes() == b.tobytes()
-    for a, b in zip(own, other, strict=True)
+    for a, b in zip(actual, expected, strict=True)
   )
 
 

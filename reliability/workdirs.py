@@ -1,4 +1,4 @@
-"""Damages workdirs at random, and checks what opening and resuming them does.
+"""Damages workdirs at random, then opens and resumes them.
 
     python -m reliability.workdirs --n=1000 --seed=0
 
@@ -53,10 +53,10 @@ from scae_jax.training.sweep import Row, write_tables
 from scae_jax.training.workdir import Which, load_settings
 
 OUTCOMES = ("same", "stated", "refused", "failed")  # from the best to the worst
-SECONDS = 120  # after which something counts as without end
+SECONDS = 120  # a check that takes longer counts as hanging
 NUM_STEPS, EVERY = 6, 2
-# Parts of messages that say that something has changed.
-SAID = (
+# Phrases of the messages that report a change.
+REPORTING_PHRASES = (
   "can be read",
   "cannot be read",
   "unreadable",
@@ -74,7 +74,7 @@ class SilentError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class Original:
-  """A run, or exported parameters, that are not damaged."""
+  """An undamaged run, or undamaged exported parameters."""
 
   folder: pathlib.Path
   config: ConfigDict
@@ -108,7 +108,7 @@ def make_originals(root: pathlib.Path, names: Sequence[str]) -> list[Original]:
 
 @contextlib.contextmanager
 def built_once() -> Iterator[None]:
-  """Meanwhile `build` loads and traces only what it has not yet: it is most of a check's time."""
+  """In its block, `build` loads and traces each config once: it is most of a check's time."""
   anew, kept = build_module.build, {}
 
   def build(settings: Settings, dataset: None = None, **options: Any) -> Any:
@@ -124,16 +124,16 @@ def built_once() -> Iterator[None]:
 
 
 def check(original: Original, folder: pathlib.Path, i: int) -> dict[str, tuple[str, str]]:
-  """What becomes of the i-th damaged copy: by what is done with it, the outcome and why."""
+  """Opens, tables and resumes the i-th damaged copy; outcome and reason by use."""
   if not original.states:
     return {"open": _outcome(folder, lambda: _check_opened(original, open_run(folder)))}
-  found = {"open": _outcome(folder, lambda: _open(original, folder, ("latest", "best")[i % 2]))}
+  outcomes = {"open": _outcome(folder, lambda: _open(original, folder, ("latest", "best")[i % 2]))}
   if i % 3 == 0:  # takes longest
-    found["start"] = _outcome(folder, lambda: _start_from(original, folder))
-  found["curves"] = _outcome(folder, lambda: _read_curves(folder))
-  found["tables"] = _outcome(folder, lambda: _write_tables(original, folder))
-  found["resume"] = _outcome(folder, lambda: _resume(original, folder))
-  return found
+    outcomes["start"] = _outcome(folder, lambda: _start_from(original, folder))
+  outcomes["curves"] = _outcome(folder, lambda: _read_curves(folder))
+  outcomes["tables"] = _outcome(folder, lambda: _write_tables(original, folder))
+  outcomes["resume"] = _outcome(folder, lambda: _resume(original, folder))
+  return outcomes
 
 
 def _open(original: Original, folder: pathlib.Path, which: Which) -> str:
@@ -168,11 +168,11 @@ def _start_from(original: Original, folder: pathlib.Path) -> str:
 
 
 def _stacked(params: list[np.ndarray], seeds: int) -> list[np.ndarray]:
-  """Leaves of seeds one after another as those of a state, which has them side by side."""
+  """Leaves of all seeds, one seed after another, stacked as in a state."""
   if seeds == 1:
     return params
-  each = len(params) // seeds
-  return [np.stack(params[i::each]) for i in range(each)]
+  num_leaves = len(params) // seeds
+  return [np.stack(params[i::num_leaves]) for i in range(num_leaves)]
 
 
 def _read_curves(folder: pathlib.Path) -> str:
@@ -194,8 +194,8 @@ def _resume(original: Original, folder: pathlib.Path) -> str:
   last = max(original.states)
   if run.step != last or not runs.are_equal(runs.numbers(run.variables), original.params[last]):
     raise SilentError(f"other parameters at step {run.step}")
-  found = runs.states_of(folder, original.config, [last])
-  if not runs.are_equal(found.get(last, []), original.states[last]):
+  states = runs.states_of(folder, original.config, [last])
+  if not runs.are_equal(states.get(last, []), original.states[last]):
     raise SilentError(f"another state at step {last}")
   if load_settings(folder).config.to_dict() != original.config.to_dict():
     raise SilentError("another config is saved")
@@ -203,28 +203,31 @@ def _resume(original: Original, folder: pathlib.Path) -> str:
 
 
 def _outcome(folder: pathlib.Path, do: Callable[[], str]) -> tuple[str, str]:
-  """Runs a check, which returns what has changed and must have been said, or "".
+  """Runs a check and returns outcome and reason.
 
-  A refusal must name the folder or something in it.
+  The check returns "" or a change, which a message must have reported. A refusal must name the
+  folder or a file in it.
   """
-  with _listening() as said:
+  with _listening() as messages_so_far:
     try:
       with runs.ending(SECONDS):
         different = do()
     except RunError as error:
-      text = f"{said()}{error}"
+      text = f"{messages_so_far()}{error}"
       return ("refused", text) if str(folder) in text else ("failed", f"names no file: {text}")
     except (Exception, runs.WithoutEndError):
       return "failed", traceback.format_exc()
-  messages = said()
-  if "Traceback" in messages or (different and not any(word in messages for word in SAID)):
+  messages = messages_so_far()
+  if "Traceback" in messages or (
+    different and not any(phrase in messages for phrase in REPORTING_PHRASES)
+  ):
     return "failed", f"{different}; said: {messages}"
   return ("stated" if different else "same"), f"{different}\n{messages}"
 
 
 @contextlib.contextmanager
 def _listening() -> Iterator[Callable[[], str]]:
-  """Gives a function that returns what was logged and printed to stderr meanwhile."""
+  """Yields a function that returns what the block has logged or printed to stderr so far."""
   text = io.StringIO()
   handler = logging.StreamHandler(text)
   logger = absl_logging.get_absl_logger()
@@ -242,9 +245,9 @@ def _listening() -> Iterator[Callable[[], str]]:
 def search(
   numbers_: Sequence[int], seed: int, names: Sequence[str], say: Callable[[str], None] = print
 ) -> dict[str, Any]:
-  """Damages and checks; returns counts, and all that failed.
+  """Damages and checks folders; returns counts and all failures.
 
-  What is done to the i-th folder is drawn from (seed, i). Progress goes to `say`, a line a call.
+  The damages of the i-th folder are drawn from (seed, i). Progress goes to `say`, one line a call.
   """
   counts: collections.Counter[str] = collections.Counter()
   ways: dict[str, collections.Counter[str]] = {}
@@ -262,41 +265,41 @@ def search(
       folder = root / "copies" / str(i)
       shutil.copytree(original.folder, folder)
       done = damage(folder, rng)
-      found = check(original, folder, i)
+      outcomes = check(original, folder, i)
       shutil.rmtree(folder.parent)
-      worst = max((outcome for outcome, _ in found.values()), key=OUTCOMES.index)
+      worst = max((outcome for outcome, _ in outcomes.values()), key=OUTCOMES.index)
       counts[worst] += 1
-      for what, (outcome, _) in found.items():
-        ways.setdefault(what, collections.Counter())[outcome] += 1
+      for use, (outcome, _) in outcomes.items():
+        ways.setdefault(use, collections.Counter())[outcome] += 1
       if len(numbers_) == 1:
-        say(json.dumps({"damage": done, "found": found}, indent=2))
+        say(json.dumps({"damage": done, "found": outcomes}, indent=2))
       if worst == "failed":
-        why = {what: text for what, (outcome, text) in found.items() if outcome == "failed"}
+        why = {use: text for use, (outcome, text) in outcomes.items() if outcome == "failed"}
         failures.append({"i": i, "folder": original.folder.name, "damage": done, "why": why})
         say(f"FAILED --seed={seed} --only={i}: {original.folder.name}, {'; '.join(done)}")
-        for what, text in why.items():
-          say(f"  {what}: {text.strip().splitlines()[-1]}")
+        for use, text in why.items():
+          say(f"  {use}: {text.strip().splitlines()[-1]}")
       if (sum(counts.values()) % 100) == 0:
         say(f"{sum(counts.values())}: {dict(counts)}, {time.monotonic() - started:.0f} s")
   return {
     "seed": seed,
     "n": len(numbers_),
     "counts": {outcome: counts[outcome] for outcome in OUTCOMES},
-    "by_use": {what: dict(found) for what, found in ways.items()},
+    "by_use": {use: dict(outcomes) for use, outcomes in ways.items()},
     "seconds": round(time.monotonic() - started),
     "failures": failures,
   }
 
 
 def main(arguments: Sequence[str]) -> int:
-  """Searches as the command line says; returns the exit code."""
+  """Runs the search that the flags ask for; returns the exit code."""
   options = runs.search_flags(__doc__, default_n=100).parse_args(arguments)
   absl_logging.set_verbosity(absl_logging.WARNING)
   keep_compiled("")
   chosen = range(options.n) if options.only is None else [options.only]
-  found = search(chosen, options.seed, ("cnn", "two-seeds", "ccae"))
-  print(f"{found['n']} damaged folders in {found['seconds']} s: {found['counts']}")
-  return runs.finish(found, options.out)
+  result = search(chosen, options.seed, ("cnn", "two-seeds", "ccae"))
+  print(f"{result['n']} damaged folders in {result['seconds']} s: {result['counts']}")
+  return runs.finish(result, options.out)
 
 
 if __name__ == "__main__":

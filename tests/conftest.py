@@ -18,21 +18,17 @@ if os.environ.setdefault("TEST_COMPILATION", "quick") not in ("quick", "default"
 os.environ["JAX_PLATFORMS"] = "cpu"
 # Kept under a name of its own: workers and processes that tests start inherit what is set here.
 os.environ.setdefault("TEST_XLA_FLAGS", os.environ.get("XLA_FLAGS", ""))
-os.environ["XLA_FLAGS"] = " ".join(
-  [
-    "--xla_force_host_platform_device_count=4",
-    # Compiling is most of the suite's time, running next to nothing: so code is not optimised.
-    *["--xla_backend_optimization_level=0", "--xla_llvm_disable_expensive_passes=true"]
-    * (os.environ["TEST_COMPILATION"] == "quick"),
-    # Two thirds of what is left: a step of the tiny SCAE compiles in 7.4 s with these emitters, in
-    # 2.1 to 2.8 s without, an eighth sooner in one piece. jaxlib 0.12 has no other emitters, and
-    # ends at a flag that it does not know.
-    *["--xla_cpu_use_fusion_emitters=false", "--xla_cpu_parallel_codegen_split_count=1"]
-    * (os.environ["TEST_COMPILATION"] == "quick")
-    * importlib.metadata.version("jaxlib").startswith("0.10."),
-    os.environ["TEST_XLA_FLAGS"],
-  ]
-)
+os.environ["XLA_FLAGS"] = "--xla_force_host_platform_device_count=4 "
+if os.environ["TEST_COMPILATION"] == "quick":
+  # Compiling is most of the suite's time, running next to nothing: so code is not optimised.
+  os.environ["XLA_FLAGS"] += "--xla_backend_optimization_level=0 "
+  os.environ["XLA_FLAGS"] += "--xla_llvm_disable_expensive_passes=true "
+  # A step of the tiny SCAE compiles in 7.4 s with these emitters, in 2.1 to 2.8 s without them, an
+  # eighth sooner in one piece. jaxlib 0.12 has no other emitters, and ends at an unknown flag.
+  if importlib.metadata.version("jaxlib").startswith("0.10."):
+    os.environ["XLA_FLAGS"] += "--xla_cpu_use_fusion_emitters=false "
+    os.environ["XLA_FLAGS"] += "--xla_cpu_parallel_codegen_split_count=1 "
+os.environ["XLA_FLAGS"] += os.environ["TEST_XLA_FLAGS"]
 os.environ.setdefault("MPLBACKEND", "Agg")
 # What several tests compile is compiled once, by whichever worker or process comes first. Whoever
 # reads this first makes the folder, and removes it in the end.
@@ -67,7 +63,7 @@ ROOT = pathlib.Path(__file__).resolve().parent.parent
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-  """Files with slow tests first: one that came last would keep one worker while others wait."""
+  """Files with slow tests come first: at the end, one worker would run while the others wait."""
   slow = {item.path for item in items if item.get_closest_marker("slow")}
   items.sort(key=lambda item: item.path not in slow)
 
@@ -79,13 +75,13 @@ def pytest_unconfigure() -> None:
 
 @pytest.fixture(scope="module", autouse=True)
 def earlier_objects_stay():
-  """`gc.collect`, as after a checkpoint that cannot be read, need not look through them."""
+  """`gc.collect` skips objects of earlier modules; it runs after an unreadable checkpoint."""
   gc.freeze()
 
 
 @pytest.fixture(scope="session", autouse=True)
 def never_waiting():
-  """What a program says is the same, however slow the machine is."""
+  """Slow machines print no lines about waiting."""
   from scae_jax import waiting
 
   with pytest.MonkeyPatch.context() as patch:
@@ -118,7 +114,7 @@ def not_drawn(monkeypatch) -> list:
 
 @pytest.fixture(scope="module")
 def built_once():
-  """From its first use on, a module loads and traces each config once."""
+  """A module loads and traces each config once."""
   from reliability.workdirs import built_once
 
   with built_once():
@@ -127,7 +123,7 @@ def built_once():
 
 @pytest.fixture(scope="module")
 def compiled_once(built_once):
-  """And compiles the programs of each config once; they hold no state of a run."""
+  """A module compiles the programs of each config once; they hold no state of a run."""
   from scae_jax.training import loop
   from scae_jax.training.step import Program
 
@@ -150,7 +146,7 @@ def compiled_once(built_once):
 
 @pytest.fixture(scope="module")
 def one_device_always():
-  """Runs have a mesh of one device: to split the program over four costs time in each test."""
+  """All runs of a module have one device: splitting a program over four costs time."""
   from scae_jax.training import hosts, loop
 
   with pytest.MonkeyPatch.context() as patch:
@@ -160,7 +156,7 @@ def one_device_always():
 
 @pytest.fixture
 def one_device(monkeypatch):
-  """And in a module whose other tests have four."""
+  """A run has one device, in a module whose other tests have four."""
   from scae_jax.training import hosts, loop
 
   monkeypatch.setattr(loop, "make_mesh", lambda: hosts.make_mesh(jax.devices()[:1]))
@@ -168,7 +164,7 @@ def one_device(monkeypatch):
 
 @pytest.fixture
 def as_users_have_it(monkeypatch):
-  """Processes that tests start have one device and what they need to import, and hear SIGHUP."""
+  """Processes that tests start have one device, PYTHONPATH and the default for SIGHUP."""
   from tests.runs import ONE_DEVICE
 
   monkeypatch.setenv("XLA_FLAGS", ONE_DEVICE)

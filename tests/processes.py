@@ -5,7 +5,7 @@ import subprocess
 import sys
 import time
 
-# How lines of train.py begin; those of libraries begin with `W0000`, `/a/path` or `Traceback`.
+# The start of a line of train.py; those of libraries start with `W0000`, `/a/path` or `Traceback`.
 OURS = "[a-z]"
 
 

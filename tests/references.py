@@ -1,4 +1,4 @@
-"""The mathematics in NumPy and SciPy, float64, one number at a time where it can be."""
+"""The mathematics in NumPy and SciPy: float64, one number at a time where possible."""
 
 import itertools
 
@@ -13,7 +13,7 @@ IDENTITY = np.eye(2, 3)
 
 
 def affine_reference(raw):
-  """Kosiorek et al. 2019, appendix A, as `affine_matrix` says it, in float64."""
+  """Kosiorek et al. 2019, appendix A, as documented in `affine_matrix`, in float64."""
   sx, sy, theta, shear, tx, ty = np.asarray(raw, np.float64)
   sx, sy, theta = expit(sx) + 0.01, expit(sy) + 0.01, 2 * np.pi * theta
   shear, tx, ty = np.tanh(5 * shear), np.tanh(5 * tx), np.tanh(5 * ty)
@@ -32,7 +32,7 @@ def square(pose):
 
 
 def reference_warp(template, pose, height, width):
-  """As `scae_jax.math.warping` says it, in float64: pixel p looks up the template at pose^-1 p."""
+  """As documented in `scae_jax.math.warping`: pixel p is the template at pose^-1 p; float64."""
   template = np.asarray(template, np.float64)
   inverse = np.linalg.inv(square(pose))
   y, x = np.meshgrid(np.linspace(-1, 1, height), np.linspace(-1, 1, width), indexing="ij")
@@ -95,16 +95,16 @@ def reference_routing(part_poses, votes, scale, presence, normalize_mixing):
   return log_prob, posterior
 
 
-def reference_agreement(given, iterations):
+def reference_agreement(predictions, iterations):
   """Procedure 1 of the paper, in float64."""
-  given = np.asarray(given, np.float64)
-  history, logits = [], np.zeros(given.shape[:2])
+  predictions = np.asarray(predictions, np.float64)
+  history, logits = [], np.zeros(predictions.shape[:2])
   for _ in range(iterations):
     coupling = np.exp(logits) / np.exp(logits).sum(axis=1, keepdims=True)
-    s = np.einsum("nk,nkd->kd", coupling, given)
+    s = np.einsum("nk,nkd->kd", coupling, predictions)
     length = np.linalg.norm(s, axis=1, keepdims=True)
     parents = length**2 / (1 + length**2) * s / length
-    history.append((parents, coupling, np.sum(given * parents, axis=2)))
+    history.append((parents, coupling, np.sum(predictions * parents, axis=2)))
     logits = logits + history[-1][2]
   return history
 
@@ -217,7 +217,7 @@ def squash_reference(x, nonlinearity):
 
 
 def reference_colours(params, features, options, channels):
-  """[m, c] of one example."""
+  """Colours [m, c] of the parts of one example."""
   if not options["colour"]:
     return np.ones((len(features), channels))
   mlp = jax.tree.map(lambda p: np.asarray(p, np.float64), params["colour_mlp"])
@@ -255,16 +255,18 @@ def correlate(maps, kernel, bias, stride=1, mode="valid"):
   kernel = np.asarray(kernel, np.float64)
   planes = [
     [
-      sum(signal.correlate2d(one[..., c], kernel[..., c, d], mode) for c in range(one.shape[-1]))
+      sum(
+        signal.correlate2d(image[..., c], kernel[..., c, d], mode) for c in range(image.shape[-1])
+      )
       for d in range(kernel.shape[-1])
     ]
-    for one in np.asarray(maps)
+    for image in np.asarray(maps)
   ]
   return np.moveaxis(planes, 1, -1)[:, ::stride, ::stride] + bias
 
 
 def assert_slope(run, inputs, rng, step, **tolerances):
-  """In float64, the gradient along a random direction of all inputs is that of differences.
+  """In float64, the slope along a random direction of all inputs equals a finite difference.
 
   `run` gives value and gradient: compiling is what takes time, and `check_grads` compiles thrice.
   """
@@ -281,7 +283,7 @@ def assert_slope(run, inputs, rng, step, **tolerances):
 
 
 def equations(jaxpr):
-  """All equations of a program, those of inner functions too."""
+  """All equations of a program, including those of inner functions."""
   for equation in jaxpr.eqns:
     yield equation
     for inner in jaxprs_in_params(equation.params):
@@ -290,5 +292,5 @@ def equations(jaxpr):
 
 def product_precisions(jaxpr):
   """The precision of every matrix product of a program."""
-  products = (each for each in equations(jaxpr) if each.primitive.name == "dot_general")
+  products = (equation for equation in equations(jaxpr) if equation.primitive.name == "dot_general")
   return [product.params["precision"] for product in products]

@@ -1,4 +1,4 @@
-"""What tests of whole runs share: how to stop and compare them, and the scripts in this process."""
+"""For tests of whole runs: stopping and comparing them, and the scripts in this process."""
 
 import functools
 import json
@@ -50,7 +50,7 @@ def assert_same_run(workdir: pathlib.Path, expected: pathlib.Path) -> None:
 
 
 def stop_after(num_dispatches: int, config, workdir: pathlib.Path, saved: str) -> None:
-  """Trains until SIGTERM comes after this many dispatches; `saved` matches the last message."""
+  """Trains until SIGTERM after this number of dispatches; `saved` matches the last message."""
   original, count = Program.run, 0
 
   def run(self, state, step):
@@ -68,7 +68,7 @@ def stop_after(num_dispatches: int, config, workdir: pathlib.Path, saved: str) -
 
 
 def run_steps(program: Program, state, num_steps: int):
-  """The state after this many steps from the first, and the metrics of each."""
+  """The state after the first `num_steps` steps, and the metrics of each step."""
   collected, step = [], 0
   while step < num_steps:
     state, rows = program.run(state, step)
@@ -104,7 +104,7 @@ def save_images(
 
 
 def train_py(*arguments: str) -> None:
-  """What train.py does with these arguments, in this process."""
+  """Runs train.py with these arguments in this process."""
   absl_logger = logging.get_absl_logger()
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(hosts, "keep_compiled", lambda folder: None)
@@ -115,13 +115,13 @@ def train_py(*arguments: str) -> None:
 
 
 def evaluate_py(*arguments: str) -> None:
-  """What evaluate.py does with these arguments, in this process."""
+  """Runs evaluate.py with these arguments in this process."""
   with pytest.MonkeyPatch.context() as patch:
     patch.setattr(hosts, "keep_compiled", lambda folder: None)
     evaluate_script.main(list(arguments))
 
 
-# All that `shrink` changes: sizes and lengths, nothing that says what is computed.
+# All that `shrink` changes: sizes and lengths, not the kinds of layers and losses.
 SIZES = {
   "model.num_parts": 4,
   "model.num_objects": 4,
@@ -148,14 +148,14 @@ SIZES = {
 
 
 def shrink(config: ConfigDict, **train_options: int) -> ConfigDict:
-  """A shipped config at a size that trains in moments; options of its train section may follow."""
+  """A shipped config at a size that trains in seconds, with changes of its train section."""
   config.update_from_flattened_dict(SIZES)
   config.train.update(train_options)
   return config.lock()
 
 
 def on_eight_digits(config, canvas: int):
-  """The compiled step of a system on eight digits, the state before the first, and the batch."""
+  """The compiled step of a system on eight digits, the initial state, and the batch."""
   config.optimizer.learning_rate = 1e-2  # it has a short life
   settings, spec = read_settings(config), ImageSpec(canvas=canvas, channels=1, num_classes=10)
   system, optimizer = make_system(settings, spec), make_optimizer(settings.optimizer)
@@ -175,7 +175,7 @@ found a mistake.
 
 
 def assert_golden(on_eight, golden: dict[str, float]) -> None:
-  """Terms, total and gradient of the first step; `after` is the total at the second, likewise."""
+  """Checks terms, total and gradient norm of the first step; `after` is the total of the second."""
   step, state, batch = on_eight
   state, first = step(state, batch, jax.random.key(1))
   _, second = step(state, batch, jax.random.key(1))
@@ -195,7 +195,7 @@ FOUR = 'config = "toy.py"\n' + "".join(f'[[rows]]\nname = "{name}"\n' for name i
 
 
 def report_of(config, seed=0, lin_match=0.5):
-  """What a run of this config would report."""
+  """The report of a run of this config, with made-up scores."""
   scores = {"lin_match": lin_match, "lin_pred": 0.75, "capsules_in_use": 3, "capsules": 8}
   report = {
     "fitted_on": {"dataset": "digits", "split": "train", "examples": 1437},

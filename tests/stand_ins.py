@@ -29,7 +29,7 @@ class Pixels(nn.Module):
 
 
 def stub(module: nn.Module | None = None, **fields: Any) -> System:
-  """A system that measures, draws and trains nothing, but for the fields given."""
+  """A system without terms, metrics, features or pictures, but for the given fields."""
   nothing: dict[str, Any] = {
     "loss_terms": lambda output, batch: {},
     "loss_weights": {},
@@ -41,7 +41,7 @@ def stub(module: nn.Module | None = None, **fields: Any) -> System:
 
 
 def labelled(name: str, images: np.ndarray, labels: np.ndarray, names: str = "abc") -> Dataset:
-  """A data set whose two splits have the same examples; a letter is the name of a class."""
+  """A data set whose two splits have the same examples; `names` has a letter for each class."""
   split = Split(images, labels.astype(np.int32))
   return Dataset(name, tuple(names), {"train": split, "test": split})
 
@@ -55,7 +55,7 @@ def noise(count: int) -> Dataset:
 def open_for_commands(
   patch: pytest.MonkeyPatch, system, dataset, variables, config: Any = None
 ) -> Run:
-  """Commands find this run, of step 7, whatever the workdir; variables are by seed."""
+  """Commands open this run, of step 7, from any workdir; variables are by seed."""
   config = config or toy_config(data__canvas=18)
   run = Run(read_settings(config), system, dataset, variables, STEP, is_latest=True)
   patch.setattr(findings, "load_settings", lambda workdir, changes: config)
@@ -71,7 +71,7 @@ def call(patch: pytest.MonkeyPatch, command: Any, *arguments: object) -> None:
 
 
 def refused(capsys, function: Any, *arguments: object) -> str:
-  """What a program says that ends in this function, at exit code 2."""
+  """The stderr of a function that ends with exit code 2."""
   with pytest.raises(SystemExit) as stopped:
     function(*arguments)
   assert stopped.value.code == 2
@@ -79,25 +79,25 @@ def refused(capsys, function: Any, *arguments: object) -> str:
 
 
 def refusal(capsys, patch: pytest.MonkeyPatch, command: Any, *arguments: object) -> str:
-  """The same of a command of experiments/."""
+  """The stderr of a command of experiments/ that ends with exit code 2."""
   return refused(capsys, call, patch, command, *arguments)
 
 
 def source_of(examples: dict[str, Any]) -> dict[str, Any]:
-  """What `what_is_scored` says of examples, but for path and fingerprint."""
+  """Data set, split and number of examples, as `what_is_scored` records them."""
   assert len(examples["fingerprint"]) == 16
   return {key: examples[key] for key in ("dataset", "split", "examples")}
 
 
 def written(capsys, folder: pathlib.Path, stem: str) -> tuple[dict[str, Any], str]:
-  """Record and text of a command, which it has printed too."""
+  """Record and text that a command has written; it has printed the text too."""
   text = (folder / f"{stem}.md").read_text()
   assert text in capsys.readouterr().out
   return json.loads((folder / f"{stem}.json").read_text()), text
 
 
 def drawn(figure):
-  """The picture in every axes that has one, by row of the grid and column."""
+  """Images of a figure, by row and column of the grid."""
   cells = {}
   for axes in figure.axes:
     if axes.get_images():
@@ -107,14 +107,14 @@ def drawn(figure):
 
 
 def rendered(figure):
-  """Pixels as saved, float [height, width, 3]: draws everything, so that warnings show."""
+  """Pixels as saved, float [height, width, 3]. Drawing shows all warnings."""
   canvas = FigureCanvasAgg(figure)
   canvas.draw()
   return np.asarray(canvas.buffer_rgba())[..., :3] / 255
 
 
 def texts(artists) -> list[str]:
-  """What is written."""
+  """The texts of artists."""
   return [artist.get_text() for artist in artists]
 
 

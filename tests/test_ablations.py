@@ -1,4 +1,4 @@
-"""Every ablation: what it changes in each config, what it takes away from a model, its name."""
+"""Every ablation: the keys that it changes, its effect on the model, and its name."""
 
 import functools
 import pathlib
@@ -62,7 +62,7 @@ SPARSITY = {
 
 
 @pytest.mark.parametrize("name", SPARSITY)
-def test_what_is_off_stays_off_under_the_schedule(name):
+def test_ablated_losses_stay_zero_under_the_schedule(name):
   off = SPARSITY[name]
   for step in (0, 5_000, 8_000, 20_000):
     base, weights = (scheduled_weights(system_of(n), step) for n in ("", name))
@@ -70,7 +70,7 @@ def test_what_is_off_stays_off_under_the_schedule(name):
     assert all(weights[term] == base[term] for term in set(weights) - off)
 
 
-# What an ablated model has and the whole one has not; what that does: test_models_*.py.
+# Properties of the ablated model that the whole one does not have; their effects: test_models_*.py.
 EFFECTS = {
   "no_part_noise": lambda m: m.part_encoder.presence_noise == 0 < m.object_decoder.presence_noise,
   "no_object_noise": lambda m: m.object_decoder.presence_noise == 0 < m.part_encoder.presence_noise,
@@ -110,7 +110,7 @@ def test_an_mlp_is_trained_by_presets_that_revive_idle_objects():
     ),
   ],
 )
-def test_what_cannot_be_ablated(preset, message):
+def test_wrong_ablations_are_refused(preset, message):
   with pytest.raises(ValueError, match=message):
     digits.get_config(preset)
 
@@ -132,7 +132,7 @@ def test_two_ablations_at_once(preset, folder):
   assert command.workdir == pathlib.Path("runs") / folder
 
 
-def test_help_lists_them(capsys):
+def test_help_lists_the_ablations(capsys):
   runs.train_py("--help", f"--config={ROOT}/configs/mnist.py:paper")
   lines = [line.split() for line in capsys.readouterr().out.splitlines()]
   for name, sentence in ablations.ABLATIONS.items():

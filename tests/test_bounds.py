@@ -1,4 +1,4 @@
-"""Every key of every system's config refuses what it cannot be, by its name."""
+"""Every key of every system's config refuses invalid values by its name."""
 
 import dataclasses
 import math
@@ -18,18 +18,18 @@ from scae_jax.models.system import ImageSpec, PointSpec
 from scae_jax.training.build import make_system
 
 CONFIGS = base_configs()
-# Any text is a name or a folder; whether it is there is seen when it is opened.
+# Any text is valid: whether the folder exists is seen when it is opened.
 TEXTS = ("data.dir", "data.cache_dir", "data.affnist_dir", "train.compilation_cache")
 NO_TEMPERATURE = ("model.generative.upper_temperature", None)  # is that of the parts
 FREE = ("system", "data.name", "train.start_from", *TEXTS)
-# Other sections are the same for all systems, but for the data of scenes.
+# The other sections are the same for all systems, except the data of scenes.
 SECTIONS = dict.fromkeys(CONFIGS, ("model", "loss"))
 SECTIONS["scae"] += ("data", "train", "optimizer", "evaluation")
 SECTIONS["ccae"] += ("data",)
 
 
 def build(config):
-  """What train.py does with a config before it loads data and traces the model."""
+  """Reads a config and makes its system, as train.py does before it loads data."""
   settings = read_settings(config)
   is_scenes = settings.system == "ccae"
   data = config.data
@@ -37,7 +37,7 @@ def build(config):
 
 
 def refusal(config):
-  """Why a config is refused; "" if it is not."""
+  """The error message of a config; "" if it is valid."""
   try:
     build(config)
   except (RunError, ValueError) as error:
@@ -46,7 +46,7 @@ def refusal(config):
 
 
 def changed(config, key, value):
-  """A copy with one value, of any type."""
+  """A copy of a config with one value, of any type, changed."""
   config = ConfigDict(config.to_dict()).unlock()
   *sections, last = key.split(".")
   section = config
@@ -58,7 +58,7 @@ def changed(config, key, value):
 
 
 def nonsense(value):
-  """Values that no key of this one's type may have: of other types, and out of all bounds."""
+  """Values that are invalid for a key of this type: of other types, or out of all bounds."""
   if isinstance(value, bool):
     return [1, "true", (1, 2), None]
   if isinstance(value, int):
@@ -67,9 +67,10 @@ def nonsense(value):
     return [-1.0, math.nan, math.inf, 1e30, "1", (1.0,), None]
   if isinstance(value, str):
     return ["", "nonsense", 1, True, ("a",), None]
-  points = value and isinstance(value[0], tuple) if isinstance(value, tuple) else False
   lists = [3, "abc", (-1,), ("a", 1), ((1,),), ((1, 2), (1, 3)), ((0, math.nan),), ((0, -1.0),)]
-  return [*lists, *([(1, 2)] if points else [(10**12,), (1.5,), (True,)])]
+  if isinstance(value, tuple) and value and isinstance(value[0], tuple):  # points of a line
+    return [*lists, (1, 2)]
+  return [*lists, (10**12,), (1.5,), (True,)]
 
 
 @pytest.mark.parametrize("system", CONFIGS)
@@ -79,15 +80,15 @@ def test_every_key_refuses_nonsense_by_its_name(system):
   sections = {name: config[name] for name in SECTIONS[system]} | {"system": system}
   keys = flatten_dict(sections, sep=".")
   assert len(keys) > 8
-  taken = []
+  not_refused = []
   for key, value in keys.items():
     for wrong in nonsense(value):
       if (key in FREE and isinstance(wrong, str)) or (key, wrong) == NO_TEMPERATURE:
         continue
       message = refusal(changed(CONFIGS[system], key, wrong))
       if not message.startswith(f"config.{key} ") or "\n" in message:
-        taken.append((key, wrong, message))
-  assert taken == []
+        not_refused.append((key, wrong, message))
+  assert not_refused == []
 
 
 @pytest.mark.parametrize("system", CONFIGS)
@@ -129,14 +130,16 @@ GOOD = {
 }
 
 
-def test_a_section_becomes_its_record():
-  """Lists are tuples in it, whole numbers floats where the field is one."""
-  found = bounds.read(Options, "model", GOOD)
-  assert found == Options((2, 3), 3.0, "a", ((0.0, 1.0), (10.0, 5.0)), {"x": 1.0}, Inner(1.0), None)
-  assert type(found.least) is float
-  assert type(found.points[1][0]) is float
-  found, rest = bounds.read_some(Inner, "model", {"factor": 2, "other": 1})
-  assert found == Inner(2.0)
+def test_a_section_is_read_into_its_dataclass():
+  """Lists become tuples; whole numbers become floats where the field is a float."""
+  record = bounds.read(Options, "model", GOOD)
+  assert record == Options(
+    (2, 3), 3.0, "a", ((0.0, 1.0), (10.0, 5.0)), {"x": 1.0}, Inner(1.0), None
+  )
+  assert type(record.least) is float
+  assert type(record.points[1][0]) is float
+  record, rest = bounds.read_some(Inner, "model", {"factor": 2, "other": 1})
+  assert record == Inner(2.0)
   assert rest == {"other": 1}
 
 
@@ -153,7 +156,7 @@ def test_a_section_becomes_its_record():
     ({"maybe": "x"}, r"config\.model\.maybe.*None.*'x'"),
   ],
 )
-def test_what_is_out_of_bounds_is_refused(change, message):
+def test_values_out_of_bounds_are_refused(change, message):
   """Bounds of several keys: test_models_refused.py."""
   with pytest.raises(ValueError, match=message):
     bounds.read(Options, "model", GOOD | change)

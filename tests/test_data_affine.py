@@ -1,5 +1,8 @@
-"""Affine maps: drawn within their ranges, carried out as SciPy does, and no ink lost. The reader of
-affNIST's MATLAB files, on small files in their format."""
+"""Affine maps and affNIST's MATLAB files.
+
+Maps are drawn within their ranges, resampled as by SciPy, and lose no ink. Files are small ones in
+the official format.
+"""
 
 import re
 import warnings
@@ -30,7 +33,7 @@ def drawn(digits) -> tuple[np.ndarray, int]:
 
 
 def parameters(maps: np.ndarray) -> np.ndarray:
-  """Scale x, scale y, degrees and shear of each map, [n, 4]; the last row tells the rotation."""
+  """Scale x, scale y, degrees and shear of each map, [n, 4]."""
   scale_y = np.linalg.norm(maps[:, 1, :2], axis=1)
   sin, cos = -maps[:, 1, 0] / scale_y, maps[:, 1, 1] / scale_y
   scale_x = maps[:, 0, 0] * cos + maps[:, 0, 1] * sin
@@ -39,16 +42,16 @@ def parameters(maps: np.ndarray) -> np.ndarray:
 
 
 def test_parameters_fill_their_ranges_evenly(drawn):
-  found = parameters(drawn[0])
+  columns = parameters(drawn[0])
   assert drawn[1] == 0
-  for values, (low, high) in zip(found.T, RANGES, strict=True):
+  for values, (low, high) in zip(columns.T, RANGES, strict=True):
     assert_uniform(values, low, high)
-  correlations = np.corrcoef(found.T) - np.eye(4)
-  assert np.abs(correlations).max() < 4 / np.sqrt(len(found))
+  correlations = np.corrcoef(columns.T) - np.eye(4)
+  assert np.abs(correlations).max() < 4 / np.sqrt(len(columns))
 
 
-def test_the_maps_that_figures_are_of():
-  """Of the embedded digits' first and last test image: figures of results/ are on these."""
+def test_drawn_maps_are_those_of_the_records():
+  """Maps of the embedded digits' first and last test image, which results/ are scored on."""
   maps = affine.draw_affine(load_dataset("digits").splits["test"].images, 40, 0)[0]
   first = [[1.0155051, 0.0925289, 9.3426161], [-0.0778508, 1.0832819, 14.9735300]]
   last = [[0.8051820, -0.0106503, 6.3299737], [-0.0512301, 0.8117479, 7.8525578]]
@@ -58,7 +61,7 @@ def test_the_maps_that_figures_are_of():
 
 @pytest.mark.parametrize("canvas", [CANVAS, 20])
 def test_no_ink_is_cut_off(digits, canvas):
-  """On a canvas with a margin of 8 all round, nothing is drawn in the margin."""
+  """With a margin of 8 around the canvas, nothing is drawn in the margin."""
   digits = digits[::4]
   maps = affine.draw_affine(digits, canvas, 0)[0]
   margin = 8
@@ -76,14 +79,14 @@ def test_no_ink_is_cut_off(digits, canvas):
 def test_on_a_small_canvas_maps_are_drawn_again(digits, drawn):
   small, num_redrawn = affine.draw_affine(digits, 20, 0)
   assert 0 < num_redrawn < len(digits)
-  found = parameters(small)
-  assert np.abs(found[:, 2]).max() <= 20
-  assert found[:, :2].min() >= 0.8
+  columns = parameters(small)
+  assert np.abs(columns[:, 2]).max() <= 20
+  assert columns[:, :2].min() >= 0.8
   same = np.isclose(small[:, :, :2], drawn[0][:, :, :2]).all(axis=(1, 2))
   assert np.sum(~same) == num_redrawn  # the others have the map that they would have had
 
 
-def test_what_cannot_fit_is_refused_and_what_has_no_ink_is_drawn():
+def test_images_that_cannot_fit_are_refused_and_black_ones_are_drawn():
   maps = affine.draw_affine(np.zeros((50, 6, 8, 3), np.uint8), 10, 0)[0]
   middle = maps @ np.array([4, 3, 1])
   assert 0 <= middle.min() <= middle.max() <= 9
@@ -110,8 +113,8 @@ def test_resampling_is_bilinear():
   canvas = 15
   drawn = affine.resample(images, maps, canvas)
   assert drawn.dtype == np.uint8
-  for image, one, actual in zip(images, maps, drawn, strict=True):
-    inverse = np.linalg.inv(np.vstack([one, [0, 0, 1]]))
+  for image, affine_map, actual in zip(images, maps, drawn, strict=True):
+    inverse = np.linalg.inv(np.vstack([affine_map, [0, 0, 1]]))
     for row, column in np.ndindex(canvas, canvas):
       x, y, _ = inverse @ [column, row, 1]
       # Half of a whole number is what rounding takes.
@@ -126,7 +129,7 @@ def shifted(images, canvas, shift):
   return affine.place(linear, shifts, images.shape[1:], canvas)
 
 
-def test_ink_that_leaves_the_canvas_is_told():
+def test_keeps_ink_tells_which_images_lose_ink():
   """A square of 4x4 of ink in 8x8, on a canvas of 10: three pixels of room on each side."""
   images = np.zeros((2, 8, 8, 1), np.uint8)
   images[:, 2:6, 2:6] = 9
@@ -140,8 +143,8 @@ def test_ink_that_leaves_the_canvas_is_told():
     assert affine.keeps_ink(images, shifted(images, 8, shift), 8).tolist() == [kept]
 
 
-def test_share_of_ink_that_is_lost():
-  """Two rows of four and one of eight, moved up by one and by two; nothing; a single pixel."""
+def test_share_of_lost_ink():
+  """Images: two rows of grey 4 and one of 8; black; a single pixel. They move up."""
   images = np.zeros((3, 4, 4, 1), np.uint8)
   images[0, :2] = 4
   images[0, 2] = 8
@@ -182,8 +185,8 @@ def test_images_and_labels_come_back_upright(tmp_path, official, column_order, c
     assert fact in loaded.notes[0]
 
 
-def test_images_that_show_nothing_lie_as_they_are(tmp_path):
-  """None is higher than wide, and black ones have no middle."""
+def test_images_without_an_upright_axis_are_not_turned(tmp_path):
+  """No image is higher than wide, and black images have no centre."""
   images = np.zeros((3, 40, 40, 1), np.uint8)
   images[0, 2, 7] = 255
   write_affnist(tmp_path / "test.mat", images, np.arange(3))
@@ -206,8 +209,8 @@ def test_batches_are_joined_in_the_order_of_their_numbers(tmp_path, official):
     load_affnist(str(tmp_path))
 
 
-def test_where_files_are_looked_for(tmp_path):
-  """Batches before `test.mat`, the folder itself before `transformed`, and never training files."""
+def test_order_in_which_files_are_looked_for(tmp_path):
+  """Batches before `test.mat`, the folder before `transformed`; training files never."""
   names = ("transformed/test.mat", "transformed/1.mat", "test.mat", "1.mat", "test_batches/1.mat")
   for name in names:
     path = tmp_path / name

@@ -34,7 +34,7 @@ FLOATS = 1e-4  # positions in float32: 1e-6 of a pixel times differences of up t
 
 @pytest.mark.parametrize("batch_size", [1, 3, 20])
 def test_every_epoch_is_a_permutation_of_its_own(batch_size):
-  """From wherever a run goes on: test_training_step.py."""
+  """Resumed runs: test_training_step.py."""
   # A multiple of the epoch for every batch size.
   sizes = {"num_steps": 14, "batch_size": batch_size, "num_examples": 7}
   key = jax.random.key(3)
@@ -69,7 +69,7 @@ def shifted_by_numpy(image: np.ndarray, canvas: int, down: int, right: int) -> n
 
 
 def test_random_places_are_all_where_the_ink_fits():
-  """A narrow image may go further than a wide one; a black one, or one of full size, stays."""
+  """A narrow image may move further than a wide one; black and full-size images stay."""
   images = np.zeros((4, 6, 6, 1), np.uint8)
   images[0, 1:5, 3, 0] = [3, 5, 7, 9]  # four rows, one column
   images[1, 2:4, 1:6, 0] = 1  # two rows, five columns
@@ -127,7 +127,7 @@ def test_shift_is_a_roll_of_each_image(max_shift):
 
 
 @pytest.mark.parametrize("held_out", ["validation", "test"])
-def test_a_feed_has_the_splits_and_what_a_model_is_built_from(held_out):
+def test_a_feed_has_the_splits_and_the_spec(held_out):
   images = random_images(6, low=1)
   validation = {"validation": images[3:]} if held_out == "validation" else {}
   data = dataset_of(images, images[:4], **validation)
@@ -136,18 +136,18 @@ def test_a_feed_has_the_splits_and_what_a_model_is_built_from(held_out):
   assert feed.held_out == held_out
   expected = data.splits["train"], data.splits[held_out]
   counts = feed.num_train, feed.num_heldout
-  for given, split, count in zip((feed.train, feed.heldout), expected, counts, strict=True):
+  for arrays, split, count in zip((feed.train, feed.heldout), expected, counts, strict=True):
     assert count == len(split.labels)
-    np.testing.assert_array_equal(given["image"], split.images)
-    np.testing.assert_array_equal(given["label"], split.labels)
+    np.testing.assert_array_equal(arrays["image"], split.images)
+    np.testing.assert_array_equal(arrays["label"], split.labels)
   # In training an image lies anywhere within the shifts, see above, else in the middle.
   batch = heldout_batch(feed, [1, 0])
   expected = np.zeros((2, 8, 8, 3), np.float32)
   expected[:, 2:6, 2:5] = data.splits[held_out].images[[1, 0]] / np.float32(255)
   np.testing.assert_allclose(batch["image"], expected, rtol=1e-6)
-  for one in (batch, feed_batch(feed, [1, 0])):
-    assert set(one) == {"image", "label"}
-    np.testing.assert_array_equal(one["label"], [1, 0])
+  for made in (batch, feed_batch(feed, [1, 0])):
+    assert set(made) == {"image", "label"}
+    np.testing.assert_array_equal(made["label"], [1, 0])
 
 
 def test_a_feed_of_crops_cuts_at_random_in_training_and_the_middle_otherwise():
@@ -172,7 +172,7 @@ def on_the_host(images: np.ndarray, linear: np.ndarray, shifts: np.ndarray, canv
 
 
 @pytest.mark.parametrize(("height", "width", "canvas"), [(5, 4, 9), (4, 5, 5)])
-def test_motions_are_those_of_the_host(height, width, canvas):
+def test_motions_match_resampling_on_the_host(height, width, canvas):
   degrees = np.array([0.0, 90.0, -90.0, 180.0, 35.0, -7.3, 133.0, 360.0, 0.0, 0.0, 20.0])
   scales, shears = np.ones((len(degrees), 2)), np.zeros(len(degrees))
   scales[-3:], shears[-2:] = [[1.2, 0.8], [1.0, 1.0], [0.9, 1.3]], [0.2, -0.3]
@@ -190,8 +190,10 @@ def test_motions_are_those_of_the_host(height, width, canvas):
 
 
 def closest(linear: np.ndarray, shifts: np.ndarray, room: float, **options) -> np.ndarray:
-  """Which of these maps on the host made each of 60 training images, but for half a byte and
-  `room`."""
+  """The index of the map on the host that reproduces each of 60 training images.
+
+  Pixels agree to half a byte and `room`.
+  """
   image, canvas = random_images(1, 5, 4, 1, seed=1), 10
   made = training_images(np.repeat(image, 60, axis=0), canvas, 4, **options)
   known = on_the_host(np.repeat(image, len(linear), axis=0), linear, shifts, canvas)
@@ -200,8 +202,8 @@ def closest(linear: np.ndarray, shifts: np.ndarray, room: float, **options) -> n
   return errors.argmin(axis=1)
 
 
-def assert_independent(one: np.ndarray, other: np.ndarray) -> None:
-  assert abs(np.corrcoef(one, other)[0, 1]) < 0.4  # three deviations of 60 pairs
+def assert_independent(first: np.ndarray, second: np.ndarray) -> None:
+  assert abs(np.corrcoef(first, second)[0, 1]) < 0.4  # three deviations of 60 pairs
 
 
 def test_every_image_turns_by_its_own_angle_and_then_shifts():
@@ -209,34 +211,34 @@ def test_every_image_turns_by_its_own_angle_and_then_shifts():
   angles, right, down = (axis.reshape(-1) for axis in grid)
   shifts = np.stack([right, down], axis=1)
   # 0.1 degrees, three pixels from the middle: 0.005 pixels along two axes.
-  found = closest(affine.rotation(angles), shifts, 0.011, max_shift=1, max_rotation=30.0)
-  assert_uniform(angles[found], -30, 30)
-  assert len(np.unique(shifts[found], axis=0)) == 9
-  assert_independent(angles[found], right[found])
+  nearest = closest(affine.rotation(angles), shifts, 0.011, max_shift=1, max_rotation=30.0)
+  assert_uniform(angles[nearest], -30, 30)
+  assert len(np.unique(shifts[nearest], axis=0)) == 9
+  assert_independent(angles[nearest], right[nearest])
 
 
 def test_every_image_is_stretched_and_sheared_by_its_own_numbers():
   steps = np.arange(-0.35, 0.3501, 0.01)  # half a step, 3 pixels away: 0.02 of a pixel
   wide, high = (axis.reshape(-1) for axis in np.meshgrid(steps, steps))
   stretched = np.eye(2) * np.stack([1 + wide, 1 + high], axis=-1)[:, None]
-  found = closest(stretched, np.zeros((len(wide), 2)), 0.02, max_stretch=0.3)
-  assert_uniform(wide[found], -0.3, 0.3)
-  assert_uniform(high[found], -0.3, 0.3)
-  assert_independent(wide[found], high[found])
+  nearest = closest(stretched, np.zeros((len(wide), 2)), 0.02, max_stretch=0.3)
+  assert_uniform(wide[nearest], -0.3, 0.3)
+  assert_uniform(high[nearest], -0.3, 0.3)
+  assert_independent(wide[nearest], high[nearest])
   sheared = np.tile(np.eye(2), (len(steps), 1, 1))
   sheared[:, 0, 1] = steps
-  found = closest(sheared, np.zeros((len(steps), 2)), 0.02, max_shear=0.3)
-  assert_uniform(steps[found], -0.3, 0.3)
+  nearest = closest(sheared, np.zeros((len(steps), 2)), 0.02, max_shear=0.3)
+  assert_uniform(steps[nearest], -0.3, 0.3)
 
 
-def test_two_views_are_of_one_image_and_changed_each_by_itself():
+def test_two_views_show_one_image_with_independent_changes():
   images = random_images(6, 5, 4, 1)
   feed = feed_of(dataset_of(images, images[:3]), 9, max_shift=2, two_views=True)
   assert feed.spec.two_views
   indices = np.tile([4, 0, 2, 5], 8)
   made, plain = (
-    feed_batch(one, indices)
-    for one in (feed, feed_of(dataset_of(images, images[:3]), 9, max_shift=0, two_views=True))
+    feed_batch(a_feed, indices)
+    for a_feed in (feed, feed_of(dataset_of(images, images[:3]), 9, max_shift=0, two_views=True))
   )
   assert made["image"].shape == (32, 9, 9, 1)
   expected = np.asarray(to_unit_range(centre_on_canvas(jnp.asarray(images), 9)))
@@ -258,7 +260,7 @@ def test_jittered_pixels_of_a_batch_are_clipped_where_they_leave_the_range():
 
 
 def test_a_batch_is_cropped_jittered_turned_and_put_on_the_canvas():
-  """White images: what is cut out of one is a square of 4 on black, turned about its middle."""
+  """A crop of a white image is a white square of 4 on black; it turns about its middle."""
   images = np.full((3, 8, 7, 1), 255, np.uint8)
   square = np.zeros((3, 10, 10, 1), np.float32)
   square[:, 3:7, 3:7] = 1
@@ -276,7 +278,7 @@ def test_a_batch_is_cropped_jittered_turned_and_put_on_the_canvas():
   np.testing.assert_allclose(turned, turned[:, ::-1, ::-1], atol=1e-5)  # about its middle
 
 
-def test_what_is_off_is_not_in_the_program():
+def test_augmentations_that_are_off_are_not_in_the_program():
   """A run without these options is, bit for bit, what it was before there were any."""
   split = {"image": jnp.zeros((6, 4, 3, 1), jnp.uint8), "label": jnp.zeros(6, jnp.int32)}
 

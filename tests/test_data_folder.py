@@ -17,7 +17,7 @@ from scae_jax.data.sources import load_dataset
 
 
 def picture(value: int, channels: int = 3, side: int = 4) -> np.ndarray:
-  """An image whose pixels all tell which one it is."""
+  """An image of one value, which identifies it, but for its first pixel."""
   pixels = np.full((side, side + 1, channels), value, np.uint8)
   pixels[0, 0] = 255 - value
   return pixels
@@ -64,7 +64,7 @@ def test_a_fifth_of_each_class_is_held_out(undivided, load):
       assert (image[1, 1, 0] >= 100) == label
 
 
-def test_train_and_test_folders_are_kept(root, load, caplog):
+def test_train_and_test_folders_become_the_splits(root, load, caplog):
   for index, folder in enumerate(("train/a", "train/b", "train/b", "test/a", "test/b", "val/a")):
     save(root / folder / f"{index}.png", picture(index, channels=1))
   (root / "train" / "stray.txt").write_text("")
@@ -105,7 +105,7 @@ def labels_by_value(dataset) -> dict[int, int]:
 
 
 def test_files_that_change_places_keep_no_old_label(undivided, load):
-  """All are of one size and one time, as after `git clone` or `unzip`."""
+  """All files have the same size and time, as after `git clone` or `unzip`."""
   paths = undivided / "cat" / "3.png", undivided / "dog" / "3.png"
   (undivided / "dog" / "3.bmp").unlink()
   save(paths[1], picture(103))
@@ -143,7 +143,7 @@ def test_formats(root, load, suffix):
   np.testing.assert_allclose(image[4:].astype(int), picture(60, side=8)[4:], atol=tolerance)
 
 
-def test_names_of_files_and_what_is_not_an_image(undivided, load, caplog):
+def test_odd_file_names_and_files_that_are_no_images(undivided, load, caplog):
   (undivided / "cat" / "3.png").rename(os.fsdecode(os.fsencode(undivided) + b"/cat/\xff.png"))
   (undivided / "cat" / "notes.txt").write_text("hello")
   (undivided / "cat" / ".hidden").write_text("")
@@ -217,7 +217,7 @@ CORNERS = {1: "tl", 2: "tr", 3: "br", 4: "bl", 5: "tl", 6: "tr", 7: "br", 8: "bl
 @pytest.mark.parametrize("kind", ["PNG", "JPEG", "WEBP"])
 @pytest.mark.parametrize("orientation", range(1, 9))
 def test_photographs_stand_upright(orientation, kind):
-  """EXIF, section 4.6.4: the corner of the stored image that is the upper left one to the eye."""
+  """EXIF, section 4.6.4: the orientation names the side and corner that are stored first."""
   stored = np.zeros((16, 24), np.uint8)
   stored[:8, :8] = 255
   exif = Image.Exif()
@@ -229,7 +229,7 @@ def test_photographs_stand_upright(orientation, kind):
   assert {name for name, value in corners.items() if value > 200} == {CORNERS[orientation]}
 
 
-def test_what_is_transparent_lies_on_black_and_grey_stays_grey():
+def test_transparent_pixels_become_black_and_grey_stays_grey():
   values, alpha = np.array([[200, 100, 50]], np.uint8), np.array([[255, 128, 0]], np.uint8)
   expected = np.round(values * (alpha / 255))[..., None]
   grey = Image.merge("LA", [*map(Image.fromarray, (values, alpha))])
@@ -320,7 +320,7 @@ def test_a_strip_is_not_lost_where_it_is_padded_and_fine_lines_are_averaged():
   assert image_files.resized(pair, (8, 8), "crop").shape == (1, 8, 8, 2)
 
 
-def test_black_ink_on_nothing_is_warned_of(undivided, load, caplog):
+def test_black_ink_on_transparency_is_warned_of(undivided, load, caplog):
   ink = np.zeros((4, 5, 4), np.uint8)
   ink[1, 1, 3] = 255
   save(undivided / "dog" / "7.png", ink)
@@ -328,7 +328,7 @@ def test_black_ink_on_nothing_is_warned_of(undivided, load, caplog):
   assert re.search(r"\b1 of 16\b.*dog/7\.png", caplog.text)
 
 
-def test_test_images_that_are_trained_on_are_warned_of(undivided, load, root, caplog):
+def test_copies_of_training_images_in_the_test_split_are_warned_of(undivided, load, root, caplog):
   load(undivided)
   assert not caplog.records
   for index in range(5):

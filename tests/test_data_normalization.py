@@ -1,4 +1,6 @@
-"""Images of zero mean and unit variance: by what, in which order, and who gets to know of it."""
+"""Images of zero mean and unit variance: statistics, order of operations, training and report."""
+
+import dataclasses
 
 import jax
 import jax.numpy as jnp
@@ -28,7 +30,7 @@ ROUNDING = 1e-5  # float32, of pixels divided by deviations that are not below 0
 
 
 def some_images(num: int = 8) -> np.ndarray:
-  """Dark and light ones, of little contrast and of much."""
+  """Dark and light images, of low and high contrast."""
   rng = np.random.RandomState(0)
   middle, reach = rng.randint(60, 190, num), np.tile([10, 60], num)[:num]
   noise = rng.randint(-1000, 1001, (num, HEIGHT, WIDTH, CHANNELS)) / 1000
@@ -41,13 +43,13 @@ def some_data(num: int = 8) -> Dataset:
 
 
 def by_numpy(images: np.ndarray) -> np.ndarray:
-  """Every image by itself, in float64."""
+  """Each image normalised by itself, in float64."""
   pixels = images / 255
   return np.stack([(image - image.mean()) / image.std() for image in pixels])
 
 
 def black(images: np.ndarray) -> np.ndarray:
-  """What a black pixel of each image becomes, [n, 1, 1, 1]."""
+  """The normalised value of a black pixel of each image, [n, 1, 1, 1]."""
   return np.array([-np.mean(image) / np.std(image) for image in images])[:, None, None, None]
 
 
@@ -89,7 +91,7 @@ def test_evaluation_sees_the_middle_of_images_that_were_normalised_whole():
 
 
 def test_training_normalises_whole_images_then_crops_then_jitters():
-  """Of each result there is one window of the normalised image that it is on a line with."""
+  """Each result is an affine function of one window of the normalised image."""
   num, side, canvas, brightness, contrast = 300, 4, 6, 0.5, 0.25
   images = some_images(num)
   options = {"crop": side, "brightness": brightness, "contrast": contrast}
@@ -100,19 +102,17 @@ def test_training_normalises_whole_images_then_crops_then_jitters():
   for i, image in enumerate(made):
     np.testing.assert_allclose(image[0], np.full_like(image[0], margin[i]), atol=ROUNDING)
     square = image[1:5, 1:5].reshape(-1)
-    windows = {
-      (top, left): whole[i, top : top + side, left : left + side].reshape(-1)
-      for top in range(HEIGHT - side + 1)
-      for left in range(WIDTH - side + 1)
-    }
-    lines = {place: np.polyfit(window, square, 1) for place, window in windows.items()}
-    errors = {p: np.abs(np.polyval(lines[p], windows[p]) - square).max() for p in windows}
-    place = min(errors, key=errors.__getitem__)
-    assert errors[place] < 10 * ROUNDING  # nothing is clipped
+    fits = []
+    for top, left in np.ndindex(HEIGHT - side + 1, WIDTH - side + 1):
+      window = whole[i, top : top + side, left : left + side].reshape(-1)
+      line = np.polyfit(window, square, 1)
+      error = np.abs(np.polyval(line, window) - square).max()
+      fits.append((error, (top, left), line, window.mean()))
+    error, place, line, mean = min(fits, key=lambda fit: fit[0])
+    assert error < 10 * ROUNDING  # nothing is clipped
     places.add(place)
-    mean = windows[place].mean()
-    factors.append(lines[place][0])
-    added.append(np.polyval(lines[place], mean) - mean)
+    factors.append(line[0])
+    added.append(np.polyval(line, mean) - mean)
   assert len(places) == 6
   # Of images of little contrast and of much alike: in deviations, not in grey levels.
   for kind in (slice(0, None, 2), slice(1, None, 2)):
@@ -121,13 +121,13 @@ def test_training_normalises_whole_images_then_crops_then_jitters():
   assert abs(np.corrcoef(factors, added)[0, 1]) < 0.2  # four deviations
 
 
-def test_what_comes_in_when_images_shift_or_turn_is_as_black_as_they_are():
+def test_pixels_around_a_moved_image_have_its_normalized_black():
   feed = feed_of(normalized(some_data()), 9, max_shift=1)
   made, images = feed_batch(feed, np.arange(8))["image"], some_images()
   for image, normal, outside in zip(made, by_numpy(images), black(images), strict=True):
     wide = np.pad(normal - outside, ((1, 2), (2, 2), (0, 0)))
     shifted = [np.roll(wide, (i, j), (0, 1)) for i in (-1, 0, 1) for j in (-1, 0, 1)]
-    assert min(np.abs(one + outside - image).max() for one in shifted) < ROUNDING
+    assert min(np.abs(moved + outside - image).max() for moved in shifted) < ROUNDING
 
   # When they turn: by the same draws the same pictures, but for their scale.
   batch, pixels = (
@@ -159,24 +159,21 @@ def test_statistics_stay_with_their_images():
 
 
 @pytest.mark.parametrize("name", ["toy", "rotated_toy:-20..20", "affnist"])
-def test_sets_to_score_on_are_normalised_by_images_that_nobody_cut_or_moved(name, monkeypatch):
+def test_scored_sets_are_normalised_by_their_whole_unmoved_images(name, monkeypatch):
   monkeypatch.setattr(transfer, "load_dataset", lambda *_: some_data())
   monkeypatch.setattr(transfer.affnist, "load_affnist", lambda folder: some_data())
   canvas = 40 if name == "affnist" else 7
-  found, plain = (
-    load_scored(
-      name, data_options(canvas, affnist_dir="folder", crop=4, normalize=normalize)
-    ).splits["test"]
-    for normalize in (True, False)
-  )
+  options = data_options(canvas, affnist_dir="folder", crop=4, normalize=True)
+  scored = load_scored(name, options).splits["test"]
   mean, std = pixel_statistics(some_data().splits["test"].images)
-  np.testing.assert_array_equal(found.mean, mean)
-  np.testing.assert_array_equal(found.std, std)
+  np.testing.assert_array_equal(scored.mean, mean)
+  np.testing.assert_array_equal(scored.std, std)
+  plain = load_scored(name, dataclasses.replace(options, normalize=False)).splits["test"]
   assert plain.mean is None
-  np.testing.assert_array_equal(found.images, plain.images)
+  np.testing.assert_array_equal(scored.images, plain.images)
 
 
-def test_a_config_asks_for_it_and_the_report_sees_what_training_was_judged_on():
+def test_normalize_key_changes_training_and_report_alike():
   changes = {"data__crop": 12, "data__num_validation": 100}
   config = toy_classifier.classifier_config(data__normalize=True, **changes)
   settings = read_settings(config)
@@ -185,9 +182,9 @@ def test_a_config_asks_for_it_and_the_report_sees_what_training_was_judged_on():
   assert feed.held_out == "validation"
   examples, make_batch = evaluation_examples(dataset.splits["validation"], settings.data)
   rows = jnp.array([5, 0, 7])
-  found = jax.jit(make_batch)(on_device(examples), rows)
+  actual = jax.jit(make_batch)(on_device(examples), rows)
   expected = heldout_batch(feed, rows)
-  jax.tree.map(np.testing.assert_array_equal, jax.device_get(found), expected)
+  jax.tree.map(np.testing.assert_array_equal, jax.device_get(actual), expected)
   # Digits have a black margin, so the middle is lighter than the whole.
   assert (expected["image"][:, 3:15, 3:15].mean(axis=(1, 2, 3)) > 0.05).all()
   blank = feed.spec.blank_batch(3)

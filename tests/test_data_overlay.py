@@ -43,8 +43,8 @@ def drawn():
 
 
 @pytest.fixture(scope="module")
-def found(drawn):
-  """Which image each source shows, and by how much it is shifted: two arrays [2,100, 2, ...]."""
+def places_of_sources(drawn):
+  """Index of the image of each source, and its shift: arrays [2100, 2] and [2100, 2, 2]."""
   places = [(down, right) for down in (-1, 0, 1) for right in (-1, 0, 1)]
   known = [[placed(image, *place) for place in places] for image in some_split().images]
   known = np.reshape(known, (7 * 9, -1))
@@ -55,13 +55,15 @@ def found(drawn):
   return image.reshape(-1, 2), np.array(places)[place].reshape(-1, 2, 2)
 
 
-def test_pairs_are_of_the_image_asked_for_and_any_of_another_class(drawn, found):
+def test_pairs_are_of_the_image_asked_for_and_any_of_another_class(drawn, places_of_sources):
   indices, batch = drawn
-  np.testing.assert_array_equal(found[0][:, 0], indices)
+  images, _ = places_of_sources
+  first, partner = images.T
+  np.testing.assert_array_equal(first, indices)
   np.testing.assert_array_equal(batch["label"], LABELS[indices])
-  np.testing.assert_array_equal(batch["other_label"], LABELS[found[0][:, 1]])
+  np.testing.assert_array_equal(batch["other_label"], LABELS[partner])
   assert (batch["label"] != batch["other_label"]).all()
-  assert_uniform_over_other_classes(found[0][:, 1].reshape(300, 7))
+  assert_uniform_over_other_classes(partner.reshape(300, 7))
 
 
 def assert_uniform_over_other_classes(partners):
@@ -74,8 +76,9 @@ def assert_uniform_over_other_classes(partners):
     assert np.abs(counts[others] - 300 / len(others)).max() < 30
 
 
-def test_the_two_shifts_are_uniform_and_independent(found):
-  shifts = found[1].reshape(-1, 4) + 1
+def test_the_two_shifts_are_uniform_and_independent(places_of_sources):
+  _, shifts = places_of_sources
+  shifts = shifts.reshape(-1, 4) + 1
   counts = np.bincount(shifts @ [27, 9, 3, 1], minlength=81)
   # 26 of 2,100 are expected of each of 81 pairs of shifts, with a deviation of 5.
   assert counts.min() > 5
@@ -98,12 +101,12 @@ def test_fixed_partners_are_uniform_and_always_the_same():
   assert np.abs(counts - 1680).max() < 150  # four deviations
   with pytest.raises(ValueError, match=r"\b3\b.* 1\b"):
     fixed_overlays(some_split([1, 1, 1]), 0)
-  few = fixed_overlays(some_split([0, 1, 1, 2]), 4)
-  assert few["partner"].tolist() == [1, 3, 3, 0]
-  assert few["shifts"][:2].tolist() == [[[-1, -1], [3, -1]], [[1, -2], [0, 3]]]
+  small = fixed_overlays(some_split([0, 1, 1, 2]), 4)
+  assert small["partner"].tolist() == [1, 3, 3, 0]
+  assert small["shifts"][:2].tolist() == [[[-1, -1], [3, -1]], [[1, -2], [0, 3]]]
 
 
-def test_an_evaluation_batch_is_composed_as_it_is_told():
+def test_an_evaluation_batch_has_the_given_partners_and_shifts():
   split = some_split()
   shifts = np.zeros((7, 2, 2), np.int32)
   shifts[4] = [[1, -1], [0, 1]]
@@ -142,5 +145,7 @@ def test_a_feed_has_the_held_out_split_and_batches_of_its_form(held_out):
     jax.eval_shape(feed.training_batch, key, on_device(feed.train), indices),
     jax.eval_shape(feed.evaluation_batch, on_device(feed.heldout), indices),
   ):
-    form, expected = (jax.tree.map(lambda x: (x.shape, x.dtype), one) for one in (made, blank))
+    form, expected = (
+      jax.tree.map(lambda x: (x.shape, x.dtype), examples) for examples in (made, blank)
+    )
     assert form == expected

@@ -1,4 +1,4 @@
-"""Data sets of one's own: in memory, and by the dotted path of a function."""
+"""A user's data sets: in memory, and by the dotted path of a function."""
 
 import dataclasses
 import json
@@ -59,7 +59,7 @@ def test_data_in_memory_and_by_a_path_train_alike(workdirs):
 
 
 def test_photographs_of_many_sizes_train_and_are_encoded_as_in_training(tmp_path):
-  """Some lie on their side, some are grey, some have a palette or transparency."""
+  """All are stored on their side; some are grey, some have a palette or transparency."""
   random = np.random.RandomState(0)
   folder, workdir = tmp_path / "photographs", tmp_path / "run"
   for number in range(24):
@@ -82,12 +82,12 @@ def test_photographs_of_many_sizes_train_and_are_encoded_as_in_training(tmp_path
   assert run.dataset.image_shape == (16, 16, 1)
   path = folder / "a" / "1.png"  # grey, so that it is as it was to all who open it
   upright = np.rot90(np.asarray(Image.open(path)), -1)
-  given = load(workdir).inputs.check(upright[None], None, resize=True)["image"]
+  prepared = load(workdir).inputs.check(upright[None], None, resize=True)["image"]
   images = np.concatenate([split.images for split in run.dataset.splits.values()])
-  assert (images == given).all(axis=(1, 2, 3)).sum() == 1
+  assert (images == prepared).all(axis=(1, 2, 3)).sum() == 1
 
 
-def test_what_is_not_the_runs_own_data_is_refused(workdirs):
+def test_other_data_than_the_runs_own_are_refused(workdirs):
   with pytest.raises(RunError, match=r"config\.data\.name.*'mine'"):
     open_run(workdirs / "memory")
   test = mine().splits["test"]
@@ -106,10 +106,10 @@ def test_what_is_not_the_runs_own_data_is_refused(workdirs):
     build(read_settings(constellations.get_config()), mine())
 
 
-def test_a_function_is_not_called_because_a_folder_says_so(workdirs, capsys):
+def test_a_function_named_by_a_shared_folder_is_not_called(workdirs, capsys):
   path = f"{__name__}.mine"
-  said = refused(capsys, run, workdirs / "path")
-  assert f"'{path}'" in said
+  message = refused(capsys, run, workdirs / "path")
+  assert f"'{path}'" in message
   for name in ("path", "memory"):
     run(workdirs / name, f"--source={path}")
     written = json.loads((workdirs / name / "evaluation" / "metrics.json").read_text())

@@ -113,7 +113,7 @@ def test_unsound_datasets_are_refused(changes, message):
       make(kind, **changes)
 
 
-def test_splits_that_are_needed_and_of_one_shape():
+def test_missing_splits_and_different_shapes_are_refused():
   dataset = make(Dataset)
   assert (dataset.num_classes, dataset.image_shape, dataset.image_side) == (2, (6, 5, 3), 6)
   assert make(EvalDataset, ("test",)).held_out == "test"
@@ -148,7 +148,7 @@ def path(tmp_path) -> pathlib.Path:
   return tmp_path / "new" / "folder" / "toy-1.0.0.npz"
 
 
-def test_it_is_built_once_and_again_when_the_source_changes(path, caplog):
+def test_a_set_is_built_once_and_again_when_its_source_changes(path, caplog):
   assert cache.read_cached(path, "toy") is None
   cache.load_or_build(path, "toy", "first", toy)
   assert_is(cache.load_or_build(path, "toy", "first", unexpected), toy())
@@ -188,7 +188,7 @@ def test_any_damage_is_reported_removed_and_rebuilt(path, caplog):
 
 
 def test_an_array_of_36_tib_is_damage(path, caplog):
-  """The header alone says so: NumPy would ask for as much memory."""
+  """Only the header has that size; NumPy would allocate it."""
   cache.write_cached(path, toy(), "f")
   with zipfile.ZipFile(path) as file:
     contents = {name: file.read(name) for name in file.namelist()}
@@ -221,7 +221,7 @@ def test_a_failed_write_warns_and_leaves_the_old_file(path, caplog, monkeypatch)
   assert str(blocked.parent) in caplog.text
 
 
-def test_versions_are_numbers(tmp_path):
+def test_versions_are_compared_as_numbers(tmp_path):
   for value, version in enumerate(("1.9.0", "1.10.0", "1.2.0")):
     cache.write_cached(tmp_path / f"toy-{version}.npz", toy(value), "f")
   for name in ("toy-b-9.0.0.npz", "ab-9.0.0.npz", ".toy-9.0.0.npz.1.partial"):
@@ -244,7 +244,7 @@ def test_cache_folder_is_given_or_from_the_environment(monkeypatch):
 
 @pytest.fixture
 def unreadable(request, tmp_path):
-  """A cache folder that neither root nor anybody else can look into."""
+  """A cache folder that cannot be read, by root neither."""
   if request.param == "name of 300 letters":
     yield tmp_path / ("x" * 300)
     return
@@ -272,7 +272,7 @@ def test_a_cache_folder_of_no_user_names_the_key():
     cache.cache_folder("~nobody-of-this-name/x")
 
 
-def test_images_of_any_set_are_brought_to_a_form():
+def test_images_of_any_set_are_resized_to_a_form():
   whole, small = load_dataset("digits"), load_dataset("digits", form=Form(side=8, channels=3))
   assert small.image_shape == (8, 8, 3)
   for name, split in whole.splits.items():

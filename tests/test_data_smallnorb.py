@@ -101,8 +101,8 @@ def test_splits_and_their_own_cache_files(prepared, tmp_path, monkeypatch, name,
   for again in (name, name.replace("smallnorb", "smallnorb:2.0.0")):
     cached = load_dataset(again, str(tmp_path / "nothing"), str(tmp_path))
     assert (cached.name, sorted(cached.splits)) == (name, sorted(expected))
-    for split, one in cached.splits.items():
-      np.testing.assert_array_equal(one.images, dataset.splits[split].images)
+    for split, part in cached.splits.items():
+      np.testing.assert_array_equal(part.images, dataset.splits[split].images)
   with pytest.raises(ValueError, match=r"'smallnorb:3\.0\.0'") as raised:
     load_dataset(name.replace("smallnorb", "smallnorb:3.0.0"), "nothing", str(tmp_path))
   assert "tfds.builder('smallnorb:3.0.0', data_dir='nothing')" in str(raised.value)

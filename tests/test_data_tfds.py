@@ -1,4 +1,4 @@
-"""TFDS sets: small ones that the tests write in TFDS's format, and MNIST where it is at hand."""
+"""TFDS sets: small ones that the tests write in TFDS's format, and MNIST where it is prepared."""
 
 import json
 import re
@@ -38,7 +38,7 @@ def load(tmp_path, root):
 
 
 def other(**features):
-  """What a set is written with whose features differ by these."""
+  """Options of `write_tfds` with some features changed."""
   return {"features": {**FEATURES, **features}}
 
 
@@ -53,15 +53,15 @@ def test_a_prepared_set_is_read_and_cached(tmp_path, root, load, monkeypatch):
   folder = str(tmp_path / "cache")
   dataset = load_dataset("svhn_cropped", cache_dir=folder)
   monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # Importing it fails now.
-  for one in (dataset, load()):
-    assert (one.name, one.class_names) == ("svhn_cropped", ("0", "1", "2"))
-    assert sorted(one.splits) == ["test", "train"]
-    assert_holds(one.splits["train"], TRAIN)
-    assert_holds(one.splits["test"], TEST)
+  for loaded in (dataset, load()):
+    assert (loaded.name, loaded.class_names) == ("svhn_cropped", ("0", "1", "2"))
+    assert sorted(loaded.splits) == ["test", "train"]
+    assert_holds(loaded.splits["train"], TRAIN)
+    assert_holds(loaded.splits["test"], TEST)
 
 
 def test_versions_prepared_and_cached(tmp_path, root, load, monkeypatch):
-  """The newest prepared one, else the newest in the cache, as on a machine without TFDS."""
+  """The newest prepared version; without TFDS, the newest in the cache."""
   write_tfds(root, version="2.0.0", splits=SWAPPED)
   newer = write_tfds(root, version="10.0.0")
   assert_holds(load("svhn_cropped:2.0.0").splits["train"], TEST)
@@ -100,9 +100,8 @@ def needs_more(folder, more):
 
 def test_a_function_is_a_source_by_its_dotted_path():
   path = f"{__name__}.own_source"
-  for given in ((), ("/data",)):
-    own = load_dataset(path, *given).splits["mine"]
-    assert len(own.labels) == len(*(given or ["none given"]))
+  assert len(load_dataset(path).splits["mine"].labels) == len("none given")
+  assert len(load_dataset(path, "/data").splits["mine"].labels) == len("/data")
   for name, message in (
     ("no_package.shapes", "ModuleNotFoundError: No module named 'no_package'"),
     (f"{__name__}.absent", "AttributeError: .*'absent'"),
@@ -115,7 +114,7 @@ def test_a_function_is_a_source_by_its_dotted_path():
 
 
 def test_other_names_of_sets_splits_and_features(root, load):
-  """smallNORB, for one, has two images and several labels; the supervised pair decides."""
+  """Sets with several images and labels, such as smallNORB: the supervised pair decides."""
   pixels = random_images(1, 6, 5, 1)[0]
   item = {"left": png(pixels), "right": png(pixels), "kind": 2, "light": 1}
   grey = image_feature(("6", "5", "1"))
@@ -142,7 +141,7 @@ def test_configs(root, load):
 
 
 def test_tensorflow_is_never_imported(tmp_path, root):
-  """Nor TFDS before a set is decoded, which takes a second."""
+  """TFDS is imported when a set is decoded: the import takes a second."""
   write_tfds(root)
   code = (
     "import sys; from scae_jax.data.sources import load_dataset\n"
@@ -230,9 +229,9 @@ def test_images_of_many_sizes_are_resized_and_cached_by_their_form(root, tmp_pat
   write_tfds(root, features=features, splits=dict.fromkeys(("train", "test"), rows))
 
   def images(place) -> np.ndarray:
-    given = (str(place), str(tmp_path / "cache"))
+    folders = (str(place), str(tmp_path / "cache"))
     form = Form(side=8, channels=1)
-    return load_dataset("svhn_cropped", *given, form).splits["train"].images
+    return load_dataset("svhn_cropped", *folders, form).splits["train"].images
 
   values = np.broadcast_to([[[0]], [[40]], [[80]], [[120]]], (4, 8, 8))
   np.testing.assert_array_equal(images(root)[..., 0], values)
@@ -244,13 +243,13 @@ def test_images_of_many_sizes_are_resized_and_cached_by_their_form(root, tmp_pat
 def test_a_form_is_made_of_images_that_are_cached_as_they_are(root, load, tmp_path):
   write_tfds(root)
   whole = load().splits["train"].images
-  given, form = (str(tmp_path / "nothing"), str(tmp_path / "cache")), Form(side=8, fill="pad")
-  small = load_dataset("svhn_cropped", *given, form).splits["train"].images
+  folders, form = (str(tmp_path / "nothing"), str(tmp_path / "cache")), Form(side=8, fill="pad")
+  small = load_dataset("svhn_cropped", *folders, form).splits["train"].images
   np.testing.assert_array_equal(small, in_form(whole, form))
 
 
 def test_a_set_that_names_code_of_elsewhere_is_refused(root, load):
-  """TFDS imports what the folder names, and the folder of a run that is shared may be meant."""
+  """TFDS imports the classes that a folder names, and the folder may be somebody else's."""
   path = write_tfds(root) / "features.json"
   name = "tensorflow_datasets.core.features.class_label_feature.ClassLabel"
   path.write_text(path.read_text().replace(name, "shared.payload.ClassLabel"))

@@ -1,4 +1,4 @@
-"""Names of data sets to score on: what they draw, what they say of it, and what they refuse."""
+"""Names of data sets to score on: images, notes and refusals."""
 
 import re
 
@@ -19,7 +19,7 @@ FOUR[:, 1:3, 1:3] = np.arange(1, 17, dtype=np.uint8).reshape(4, 2, 2, 1)
 
 @pytest.fixture
 def four(monkeypatch):
-  """Sets of any name: those four images, 250 times where the name says many."""
+  """Sets of any name have those four images; names with "many" have them 250 times."""
   asked = []
 
   def load(name, data_dir, cache_dir, form=AS_IT_IS):
@@ -41,14 +41,14 @@ def images_of(name, canvas=8, **options):
 
 
 def shifts(name):
-  """By how far each image went to the right and down, on a canvas of 8."""
-  found = []
+  """The shift of each image to the right and down, on a canvas of 8."""
+  corners = []
   for i, image in enumerate(images_of(name)):
     rows, columns = np.nonzero(image[..., 0])
     top, left = rows.min(), columns.min()
     np.testing.assert_array_equal(image[top : top + 2, left : left + 2], FOUR[i % 4, 1:3, 1:3])
-    found.append((left - 3, top - 3))
-  return np.array(found)
+    corners.append((left - 3, top - 3))
+  return np.array(corners)
 
 
 def test_shifts_are_of_all_images_or_drawn_once_for_all_runs(four):
@@ -59,11 +59,11 @@ def test_shifts_are_of_all_images_or_drawn_once_for_all_runs(four):
   assert (loaded.name, loaded.class_names) == ("translated_four:2,-3", ("a", "b"))
   assert (list(loaded.splits), loaded.held_out, loaded.notes) == (["test"], "test", ())
   assert not isinstance(loaded, Dataset)
-  found = shifts("translated_many:-3..2,0..1")
-  assert sorted(set(found[:, 0])) == [-3, -2, -1, 0, 1, 2]
-  assert sorted(set(found[:, 1])) == [0, 1]
-  assert np.bincount(found[:, 0] + 3).min() > 120  # of 167 each
-  np.testing.assert_array_equal(found, shifts("translated_many:-3..2,0..1"))
+  drawn = shifts("translated_many:-3..2,0..1")
+  assert sorted(set(drawn[:, 0])) == [-3, -2, -1, 0, 1, 2]
+  assert sorted(set(drawn[:, 1])) == [0, 1]
+  assert np.bincount(drawn[:, 0] + 3).min() > 120  # of 167 each
+  np.testing.assert_array_equal(drawn, shifts("translated_many:-3..2,0..1"))
   assert len(set(map(tuple, shifts("translated_many:-3..3")))) == 49
   for moves, furthest in (("8", 8), ("0,-8", 8), ("-9..0", 9), ("0,0..12", 12)):
     with pytest.raises(ValueError, match=rf"\b8\b.*\b{furthest}\b"):
@@ -82,7 +82,7 @@ def test_crops_are_cut_before_images_move(four):
     scored("rotated_four:90", crop=5)
 
 
-def test_ink_off_the_canvas_is_told(four):
+def test_notes_give_the_share_of_ink_off_the_canvas(four):
   # Of 2x2 pixels of ink the first row and column stay.
   inked = FOUR.astype(float)
   lost = 100 * (1 - inked[:, 1, 1, 0] / inked.sum((1, 2, 3)))
@@ -124,20 +124,20 @@ def test_all_splits_are_turned_each_image_by_its_own_angle():
   images[:, 3:6, 7] = 255
   dataset = dataset_of(images, validation=images, labels=np.arange(200) % 2)
   dataset.splits["familiar"] = dataset.splits["test"]  # as of smallNORB
-  found, again = (rotated(dataset, 60, 12) for _ in range(2))
-  assert found.name == "rotated_toy:-60..60"
+  turned, again = (rotated(dataset, 60, 12) for _ in range(2))
+  assert turned.name == "rotated_toy:-60..60"
   y, x = np.meshgrid(*[np.arange(12) - 5.0] * 2, indexing="ij")  # 1 + the middle of 9 pixels
   angles = {}
-  for name, one in found.splits.items():
-    np.testing.assert_array_equal(one.labels, np.arange(200) % 2)
-    np.testing.assert_array_equal(one.images, again.splits[name].images)
-    ink = one.images[..., 0].astype(float)
+  for name, split in turned.splits.items():
+    np.testing.assert_array_equal(split.labels, np.arange(200) % 2)
+    np.testing.assert_array_equal(split.images, again.splits[name].images)
+    ink = split.images[..., 0].astype(float)
     right, down = ((ink * axis).sum((1, 2)) for axis in (x, y))
     angles[name] = np.degrees(np.arctan2(-down, right))
     # Bilinear resampling and rounding to bytes shift the centre of ink by a share of a pixel.
     assert np.abs(angles[name]).max() < 60 + 2
     assert np.histogram(angles[name], bins=6, range=(-60, 60))[0].min() > 15  # of 33 each
-    assert len(np.unique(one.images.reshape(200, -1), axis=0)) > 190
+    assert len(np.unique(split.images.reshape(200, -1), axis=0)) > 190
   # Independent: 200 pairs correlate by less than 4 / sqrt(200).
   assert np.abs(np.corrcoef(list(angles.values())) - np.eye(4)).max() < 0.28
 
@@ -145,8 +145,8 @@ def test_all_splits_are_turned_each_image_by_its_own_angle():
 @pytest.mark.parametrize(
   ("name", "canvas", "side"), [("affnist", 32, 32), ("affnist", 48, 40), ("affine_four", 48, 48)]
 )
-def test_affine_is_drawn_and_says_so(four, name, canvas, side):
-  """As affNIST where its files are not there."""
+def test_affine_sets_are_drawn_and_noted(four, name, canvas, side):
+  """Also for "affnist" where its files are missing."""
   loaded = scored(name, canvas, dir="data", cache_dir="cache")
   source = "mnist" if name == "affnist" else "four"
   assert four == [(source, "data", "cache", AS_IT_IS)]
@@ -171,7 +171,7 @@ def test_official_files_need_a_canvas_that_holds_them(tmp_path):
     scored("affnist", 40, affnist_dir=str(tmp_path))
 
 
-def test_other_names_are_data_sets_as_they_are(four):
+def test_plain_names_are_unchanged_data_sets(four):
   loaded = scored("plain:1.0.0", dir="data", cache_dir="cache", affnist_dir="affnist")
   assert isinstance(loaded, Dataset)
   assert four == [("plain:1.0.0", "data", "cache", AS_IT_IS)]
@@ -193,7 +193,7 @@ def test_other_names_are_data_sets_as_they_are(four):
     *(f"translated_four:{moves}" for moves in ("1.5", "1,2,3", "1,", "3..1,0")),
   ],
 )
-def test_what_cannot_be_read_is_refused_before_anything_is_loaded(four, name):
+def test_malformed_names_are_refused_before_anything_is_loaded(four, name):
   kind = name.partition("_")[0]
   with pytest.raises(ValueError, match=f"'{re.escape(name)}'.*{kind}_mnist:3"):
     scored(name)

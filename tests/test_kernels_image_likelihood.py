@@ -1,4 +1,4 @@
-"""The image likelihood one example at a time is the mean of the documented composition."""
+"""The image likelihood, one example at a time, equals the documented composition."""
 
 import functools
 
@@ -55,11 +55,13 @@ def value_and_gradients(function, module):
   return jax.jit(jax.value_and_grad(value, argnums=(0, 1)))
 
 
-def assert_same(found, expected):
+def assert_same(actual, expected):
   """Sums of hundreds of float32 in another order."""
-  np.testing.assert_allclose(found[0], expected[0], rtol=1e-6)
-  for one, other in zip(*map(jax.tree.leaves, (found[1], expected[1])), strict=True):
-    np.testing.assert_allclose(one, other, rtol=1e-5, atol=1e-5 * (1 + np.abs(other).max()))
+  np.testing.assert_allclose(actual[0], expected[0], rtol=1e-6)
+  for gradient, reference in zip(*map(jax.tree.leaves, (actual[1], expected[1])), strict=True):
+    np.testing.assert_allclose(
+      gradient, reference, rtol=1e-5, atol=1e-5 * (1 + np.abs(reference).max())
+    )
 
 
 @pytest.mark.parametrize(("batch", "mixing"), [(1, "coupled"), (7, "alpha")])
@@ -67,16 +69,16 @@ def test_value_and_gradients_are_those_of_the_composition(batch, mixing):
   module = decoder(mixing)
   *parts, target = inputs(batch)
   variables = random_variables(module, *parts, method=draw_with_features)
-  found, expected = (
+  actual, expected = (
     value_and_gradients(function, module)(variables, tuple(parts), target)
     for function in (by_example, composed)
   )
-  assert_same(found, expected)
+  assert_same(actual, expected)
   assert np.abs(expected[1][1][0]).max() > 1e-3  # of poses
 
 
-def test_a_pose_that_is_no_number_makes_the_likelihood_none():
-  """Training then says so; a position that is no number must not read beside the templates."""
+def test_a_nan_pose_makes_the_likelihood_nan():
+  """So that training stops. A NaN position must not read outside of the templates."""
   *parts, target = inputs(7)
   parts[0] = parts[0].at[1, 0, 0, 2].set(np.nan)
   variables = random_variables(decoder(), *parts, method=draw_with_features)
@@ -87,7 +89,7 @@ def test_a_pose_that_is_no_number_makes_the_likelihood_none():
 
 @pytest.mark.parametrize("batch", [8, 6])
 def test_each_device_computes_its_own_examples(batch):
-  """6 examples do not divide by four devices: each computes all of them, by the plain program."""
+  """6 examples do not divide by four devices: each device computes all of them."""
   module, mesh = decoder(), make_mesh()
   assert mesh.size == 4
   *parts, target = inputs(batch)
@@ -99,8 +101,8 @@ def test_each_device_computes_its_own_examples(batch):
       parts, target = jax.lax.with_sharding_constraint((parts, target), spread)
     return nn.apply(by_example, module)(variables, *parts, target)
 
-  found = jax.jit(jax.value_and_grad(value, argnums=(0, 1)))
-  lowered = found.lower(variables, parts, target)
+  compiled_gradient = jax.jit(jax.value_and_grad(value, argnums=(0, 1)))
+  lowered = compiled_gradient.lower(variables, parts, target)
   assert ("sdy.manual_computation" in lowered.as_text()) == (batch == 8)
   if batch == 8:
     expected = value_and_gradients(composed, module)(variables, parts, target)
@@ -108,7 +110,7 @@ def test_each_device_computes_its_own_examples(batch):
 
 
 def test_every_nth_pixel_is_an_unbiased_estimate():
-  """All phases of an example together are all of its pixels, and so are their gradients."""
+  """The phases of an example sum to its value on all pixels, in value and gradients."""
   stride, batch = 3, 3
   parts, target = inputs(batch)[:3], inputs(batch)[3]
   module = decoder(template_size=3)  # fits the small image

@@ -55,7 +55,7 @@ def test_convnet_against_scipy():
 @pytest.mark.parametrize(
   ("batch", "at_a_time", "activation"), [(7, 7, "elu"), (12, 4, "relu"), (13, 1, "none")]
 )
-def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatch):
+def test_patch_products_equal_the_convolution(batch, at_a_time, activation, monkeypatch):
   """The products over patches that CPUs run in blocks, and the convolutions of other devices."""
   image, strides = normal(batch, 13, 11, 2), (2, 1, 3)
   shapes = ((3, 3, 2, 4), (3, 2, 4, 5), (1, 3, 5, 3))
@@ -80,7 +80,7 @@ def test_both_convolutions_are_the_same(batch, at_a_time, activation, monkeypatc
 )
 def test_products_of_frequencies_are_the_convolution(sides, taps, stride, monkeypatch):
   """Even and odd periods, taps that the stride does not divide, and columns that no tap sees."""
-  monkeypatch.setattr(frequency_convolution, "is_faster", lambda *given: True)
+  monkeypatch.setattr(frequency_convolution, "is_faster", lambda *arguments: True)
   monkeypatch.setattr(convnet, "convolve_patches", None)
   image, weights = normal(3, *sides, 2), ((normal(*taps, 2, 4, seed=2), normal(4, seed=3)),)
   results = (
@@ -95,8 +95,8 @@ def test_a_large_kernel_is_multiplied_by_frequency():
   kernel, image = normal(9, 9, 256, 256), jax.ShapeDtypeStruct((128, 20, 20, 256), jnp.float32)
   assert frequency_convolution.is_faster(image, kernel, 2)
   assert not frequency_convolution.is_faster(image.update(shape=(1, 20, 20, 256)), kernel, 2)
-  given = {"params": {"kernel": kernel, "bias": kernel[0, 0, 0]}}, image
-  text = jax.jit(Convolution(256, 9, 2).apply).lower(*given)
+  arguments = {"params": {"kernel": kernel, "bias": kernel[0, 0, 0]}}, image
+  text = jax.jit(Convolution(256, 9, 2).apply).lower(*arguments)
   count = frequency_convolution.num_products((10, 10))
   assert re.search(rf"dot_general .* -> tensor<{count}x128x256xf32>", text.as_text())
 
@@ -114,9 +114,9 @@ def test_gradients_of_weights_are_sums_over_the_devices():
     image = jax.lax.with_sharding_constraint(image, NamedSharding(mesh, PartitionSpec("data")))
     return loss(patch_convolutions.convolve_patches, image, weights)
 
-  found = jax.jit(jax.grad(spread, argnums=(0, 1)))(image, weights)
+  gradients = jax.jit(jax.grad(spread, argnums=(0, 1)))(image, weights)
   expected = jax.grad(loss, argnums=(1, 2))(convolve_layers, image, weights)
-  chex.assert_trees_all_close(found, expected, rtol=1e-4, atol=1e-4)  # sums of 96 numbers
+  chex.assert_trees_all_close(gradients, expected, rtol=1e-4, atol=1e-4)  # sums of 96 numbers
 
 
 @pytest.mark.parametrize(
@@ -128,9 +128,9 @@ def test_convolution_against_scipy(kernel, stride, padding, bias):
   variables = random_variables(layer, image)
   params = variables["params"]
   assert ("bias" in params) == bias
-  found = jax.jit(layer.apply)(variables, image)
+  actual = jax.jit(layer.apply)(variables, image)
   expected = correlate(image, params["kernel"], params.get("bias", 0), stride, padding)
-  np.testing.assert_allclose(found, expected, rtol=1e-4, atol=1e-4)
+  np.testing.assert_allclose(actual, expected, rtol=1e-4, atol=1e-4)
 
 
 def test_attention_pooling_is_a_softmax_over_positions():
@@ -166,8 +166,8 @@ def test_capsules_have_an_mlp_each():
   params = variables["params"]["capsules"]
   actual = capsules.apply(variables, x)
   for k in range(3):
-    own = {"params": jax.tree.map(lambda p, k=k: p[k], params)}
-    expected = MLP((4, 3), last_bias=False).apply(own, x[:, k])
+    capsule_params = {"params": jax.tree.map(lambda p, k=k: p[k], params)}
+    expected = MLP((4, 3), last_bias=False).apply(capsule_params, x[:, k])
     np.testing.assert_allclose(actual[:, k], expected, rtol=1e-5, atol=1e-6)  # batched products
 
 

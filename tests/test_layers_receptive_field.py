@@ -18,7 +18,7 @@ WINDOWS = st.tuples(st.integers(1, 5), st.integers(1, 5), st.integers(0, 2)).map
 
 @settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(1, 24), st.lists(WINDOWS, min_size=0, max_size=3))
-def test_the_last_pixel_that_reaches_the_last_map(side, windows):
+def test_last_pixel_that_reaches_the_last_map(side, windows):
   """Kernels of ones: every way from a pixel to the last map counts, and none cancels."""
   line = np.eye(side)  # a pixel each row
   for window in windows:

@@ -34,7 +34,7 @@ def test_composition_and_inverse_are_those_of_matrices(seed):
 
 
 def test_a_frame_follows_its_places():
-  """Their weighted mean and twice their spread; absent places do not count."""
+  """Centre: their weighted mean. Scale: twice their spread. Absent places do not count."""
   rng = np.random.RandomState(0)
   places, presence = rng.uniform(-1, 1, (5, 2)), np.array([1.0, 0.5, 0.0, 0.2, 1.0])
   centre = np.average(places, axis=0, weights=presence)
@@ -75,8 +75,8 @@ def test_extreme_numbers_are_finite(largest):
   chex.assert_tree_all_finite(through_everything(raws))
 
 
-def test_numbers_of_turns_that_are_whole_turn_nothing():
-  """Where float32 has no fractions any more; the gradient is that of no turn."""
+def test_whole_turns_leave_a_pose_unturned():
+  """Also where float32 has no fractions; the gradient is that of no turn."""
   turns = np.array([0.0, 2.0**23, 2.0**23 + 1, -3e38, 3e38], np.float32)
   raws = np.tile(np.array([0.3, -0.2, 0, 0.1, 0.2, 0.3], np.float32), (5, 1))
   raws[:, 2] = turns
@@ -105,8 +105,7 @@ def invert_with_gradient(pose):
 
 @pytest.mark.parametrize("case", COLLAPSED)
 def test_inverse_of_a_collapsed_pose_is_finite(case):
-  """Without area it throws points out of the template: a template that has shrunk to a point is not
-  seen by pixels a tenth of an image away."""
+  """A template that has shrunk to a point is not seen by pixels a tenth of an image away."""
   pose = jnp.asarray(COLLAPSED[case], jnp.float32)
   inverse, gradient = invert_with_gradient(pose)
   chex.assert_tree_all_finite((inverse, gradient))

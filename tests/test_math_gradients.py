@@ -30,8 +30,10 @@ def poses(raw, pose, other):
 
 def pixels_log_prob(mean, logits, presence, background, image):
   scale = jnp.asarray(0.5)
-  found = mixtures.pixel_mixture(mean, logits, presence, background[0], background[1], scale)
-  return mixtures.log_prob(found, image)
+  mixture_of_parts = mixtures.pixel_mixture(
+    mean, logits, presence, background[0], background[1], scale
+  )
+  return mixtures.log_prob(mixture_of_parts, image)
 
 
 def both_margins(x):
@@ -48,12 +50,12 @@ def all_sparsity(activations):
 
 
 def routed(poses, votes, scale, presence):
-  found = []
+  outputs = []
   for normalize in (False, True):
     result = mixture.route(poses, votes, scale, presence, normalize_mixing=normalize)
-    word = mixture.winner_vote(result, votes, poses, by="soft")
-    found += [result, word, mixture.posterior_mass(result)]
-  return found
+    vote = mixture.winner_vote(result, votes, poses, by="soft")
+    outputs += [result, vote, mixture.posterior_mass(result)]
+  return outputs
 
 
 def routed_by_em(votes, activation, u, a):

@@ -1,4 +1,4 @@
-"""Sparsity and margin losses against NumPy and by hand; which sparsity a loss section asks for."""
+"""Sparsity and margin losses against NumPy and by hand; the sparsity that a config chooses."""
 
 import functools
 import itertools
@@ -52,9 +52,9 @@ def test_entropy_and_kl(activations):
 
 @functools.partial(jax.jit, static_argnums=0)
 def between(kind, batches):
-  """Of batches [n, b, k], plain and unbiased: their means."""
+  """Mean of the `between` term over batches [n, b, k], plain and unbiased."""
   kinds = [functools.partial(KINDS[kind], unbiased=unbiased) for unbiased in (False, True)]
-  return [jnp.mean(jax.vmap(each)(batches).between) for each in kinds]
+  return [jnp.mean(jax.vmap(loss)(batches).between) for loss in kinds]
 
 
 def test_unbiased_l2_is_on_average_that_of_all_examples(activations):
@@ -69,7 +69,7 @@ def test_unbiased_l2_is_on_average_that_of_all_examples(activations):
 
 
 def test_unbiased_entropy_is_nearly_that_of_all_examples(activations):
-  """To second order: of batches of ten a tenth of the deficit may stay."""
+  """To second order: with batches of ten, a tenth of the bias may remain."""
   rows = np.random.RandomState(1).randint(0, BATCH, (4000, 10))
   plain, unbiased = between("entropy", activations[rows])
   expected = entropy(activations)[1]
@@ -79,11 +79,11 @@ def test_unbiased_entropy_is_nearly_that_of_all_examples(activations):
 
 @jax.jit
 def value_and_gradients(activations):
-  """Of (within, between) of every kind, plain and unbiased, a gradient each."""
+  """(within, between) of every kind, plain and unbiased, and their gradients."""
 
   def stacked(activations):
     kinds = itertools.product((KINDS["l2"], KINDS["entropy"]), (False, True))
-    return jnp.stack([jnp.stack(kind(activations, unbiased=each)) for kind, each in kinds])
+    return jnp.stack([jnp.stack(kind(activations, unbiased=unbiased)) for kind, unbiased in kinds])
 
   return stacked(activations), jax.jacrev(stacked)(activations)
 
@@ -126,14 +126,14 @@ def test_extremes_are_finite(size):
   [("l2", "entropy", 0.0, False), ("kl", "entropy", 0.0, True), ("l2", "kl", 1.0, True)],
 )
 def test_capsule_loss_has_the_kinds_asked_for(prior, posterior, constant, unbiased, activations):
-  """The constant is of the presences' l2 alone; without it, it is an even share of capsules."""
+  """The constant is the target of the presences' l2; at 0 it is an even share of capsules."""
   presence, mass = jnp.asarray(activations), jnp.asarray(activations[::-1, ::-1] ** 2)
-  loss = {"prior": prior, "prior_within_constant": constant, "posterior": posterior}
-  section = CapsuleLoss(**LOSS | loss | {"unbiased_between": unbiased})
+  options = {"prior": prior, "prior_within_constant": constant, "posterior": posterior}
+  section = CapsuleLoss(**LOSS | options | {"unbiased_between": unbiased})
   expected = {}
   for name, kind, values in (("prior", prior, presence), ("posterior", posterior, mass)):
-    found = KINDS[kind](values, unbiased=unbiased)
-    expected |= {f"{name}_within": float(found.within), f"{name}_between": float(found.between)}
+    loss = KINDS[kind](values, unbiased=unbiased)
+    expected |= {f"{name}_within": float(loss.within), f"{name}_between": float(loss.between)}
   if constant:
     expected["prior_within"] = np.mean((activations.sum(axis=1) - constant) ** 2)
   terms = section.sparsity(presence, mass, CLASSES)
@@ -146,8 +146,8 @@ def test_margin_losses_against_loops(num_present, activations):
     present = np.float32(np.arange(CAPSULES) < num_present)
     there, rest = lengths[:num_present], lengths[num_present:]
     margins = sum(max(0, 0.9 - x) ** 2 for x in there) + sum(max(0, x - 0.1) ** 2 / 2 for x in rest)
-    found = margin_loss(jnp.asarray(lengths), jnp.asarray(present), **MARGINS)
-    assert float(found) == pytest.approx(margins, rel=1e-5, abs=1e-7)
+    loss = margin_loss(jnp.asarray(lengths), jnp.asarray(present), **MARGINS)
+    assert float(loss) == pytest.approx(margins, rel=1e-5, abs=1e-7)
     spread = sum(max(0, 0.6 - (x - y)) ** 2 for x, y in itertools.product(there, rest))
-    found = spread_loss(jnp.asarray(lengths), jnp.asarray(present), jnp.float32(0.6))
-    assert float(found) == pytest.approx(spread, rel=1e-5)
+    loss = spread_loss(jnp.asarray(lengths), jnp.asarray(present), jnp.float32(0.6))
+    assert float(loss) == pytest.approx(spread, rel=1e-5)

@@ -19,8 +19,10 @@ CAPSULES, VOTES, POINTS = 3, 4, 6
 
 
 def random_parts(seed=0):
-  """Votes near the poses, but for a part that no object explains; presences that include 0 and 1,
-  scales that include the floor."""
+  """Votes near the poses, except for a part that no object explains.
+
+  Presences include 0 and 1, scales the floor.
+  """
   rng = np.random.RandomState(seed)
   poses = rng.normal(0, 0.5, (PARTS, 6))
   votes = poses[None] + rng.normal(0, 0.3, (OBJECTS, PARTS, 6))

@@ -28,16 +28,16 @@ def inputs(child=FIELDS):
   return votes, activation, beta_u, 10 * beta_a
 
 
-def route(given, child=FIELDS, iterations=3):
-  votes, activation, beta_u, beta_a = map(jnp.asarray, given)
+def route(arrays, child=FIELDS, iterations=3):
+  votes, activation, beta_u, beta_a = map(jnp.asarray, arrays)
   options = {"iterations": iterations, "inverse_temperature_limit": LIMIT}
   votes = jnp.moveaxis(votes, 1, -1)
   return route_by_em(votes, activation, child, beta_u=beta_u, beta_a=beta_a, **options)
 
 
-def reference(given, child, iterations):
+def reference(arrays, child, iterations):
   """Procedure 1 of the paper, one child and parent after the other, in float64."""
-  votes, activation, beta_u, beta_a = (np.asarray(x, np.float64) for x in given)
+  votes, activation, beta_u, beta_a = (np.asarray(x, np.float64) for x in arrays)
   positions, field, types, size = votes.shape
   seen = [[tuple(place) for place in np.argwhere(child == m)] for m in range(CHILDREN)]
   coupling = np.zeros((positions, field, types))
@@ -69,25 +69,25 @@ def reference(given, child, iterations):
 
 @pytest.mark.parametrize("child", [FIELDS, EVERYTHING], ids=["fields", "everything"])
 def test_against_a_loop(child):
-  given = inputs(child)
-  found = jax.jit(functools.partial(route, child=child))(given)
-  expected = reference(given, child, 3)
+  arrays = inputs(child)
+  routing = jax.jit(functools.partial(route, child=child))(arrays)
+  expected = reference(arrays, child, 3)
   close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-5)
   # Of float32: a density of five votes around their own mean is up to e^10 times another's.
   for i, (_, _, _, coupling, agreement) in enumerate(expected):
-    close(found.coupling[i], coupling, err_msg=str(i))
-    close(found.agreement[i], agreement, rtol=1e-3, err_msg=str(i))
+    close(routing.coupling[i], coupling, err_msg=str(i))
+    close(routing.agreement[i], agreement, rtol=1e-3, err_msg=str(i))
   for name, array in zip(("poses", "variance", "activation"), expected[-1], strict=False):
-    close(getattr(found, name), array, err_msg=name)
+    close(getattr(routing, name), array, err_msg=name)
 
 
 @jax.jit
-def value_and_gradients(given):
-  def total(given):
-    found = route(given)
-    return jnp.sum(found.poses) + jnp.sum(found.activation), found
+def value_and_gradients(arrays):
+  def total(arrays):
+    routing = route(arrays)
+    return jnp.sum(routing.poses) + jnp.sum(routing.activation), routing
 
-  return jax.value_and_grad(total, has_aux=True)(given)
+  return jax.value_and_grad(total, has_aux=True)(arrays)
 
 
 @pytest.mark.parametrize(
@@ -100,7 +100,7 @@ def value_and_gradients(given):
   ],
 )
 def test_extremes(change):
-  """Finite in values and gradients; all shares of a child, over parents that see it, are one."""
+  """Values and gradients are finite. The coupling of a child sums to one over its parents."""
   votes, activation, *betas = inputs()
   numbers = value_and_gradients((*map(np.asarray, change(votes, activation)), *betas))
   chex.assert_tree_all_finite(numbers)
@@ -118,6 +118,6 @@ def test_extremes(change):
     (FIELDS - 1, 3, "child .*0 to 4.*-1 to 3"),
   ],
 )
-def test_what_does_not_fit(child, iterations, message):
+def test_inputs_that_do_not_fit_are_refused(child, iterations, message):
   with pytest.raises(ValueError, match=message):
     route(inputs(), child, iterations)

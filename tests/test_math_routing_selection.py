@@ -85,9 +85,9 @@ EXTREMES = {
 @jax.jit
 def value_and_gradients(children, parents, relations):
   def total(*arguments):
-    found = selection.select(*arguments)
-    count = selection.expected_children(found, arguments[0])
-    return jnp.sum(found.log_prob) + jnp.sum(jnp.square(count)), found
+    choice = selection.select(*arguments)
+    count = selection.expected_children(choice, arguments[0])
+    return jnp.sum(choice.log_prob) + jnp.sum(jnp.square(count)), choice
 
   return jax.value_and_grad(total, argnums=(0, 1, 2), has_aux=True)(children, parents, relations)
 
@@ -139,14 +139,14 @@ def test_children_choose_by_probability(drawn):
 
 
 def test_children_are_drawn_apart(drawn):
-  """The choice of one says nothing of another's, nor do poses."""
+  """Choices and poses of different children are independent."""
   _, _, children, choices = drawn
   first, second = choices[:, 0] == 0, choices[:, 1] == 0
   close_to_probability(np.mean(first & second), first.mean() * second.mean())
   correlation = np.corrcoef(children.poses.reshape(DRAWS, -1).T)
   for child in range(CHILDREN):  # the six numbers of one share its choice
-    own = slice(6 * child, 6 * child + 6)
-    correlation[own, own] = 0
+    block = slice(6 * child, 6 * child + 6)
+    correlation[block, block] = 0
   assert np.abs(correlation).max() < 5 / np.sqrt(DRAWS)
 
 

@@ -51,7 +51,7 @@ def reference_bank(templates, poses):
 
 @pytest.mark.parametrize("method", warping.METHODS)
 def test_bank_of_templates(bank, method):
-  """Images by SciPy, and gradients by the slope of what SciPy makes of moved numbers."""
+  """Images against SciPy, gradients against finite differences of SciPy's images."""
   images, gradient = warp_bank(*bank, method)
   templates, poses = (np.asarray(x, np.float64) for x in bank)
   np.testing.assert_allclose(images, reference_bank(templates, poses), atol=TOLERANCE)
@@ -84,7 +84,7 @@ def test_gradients_agree_where_the_slope_jumps(bank):
   np.testing.assert_allclose(gradient("products"), expected, rtol=1e-4, atol=1e-4)
 
 
-def test_a_method_that_does_not_exist(bank):
+def test_unknown_warping_methods_are_refused(bank):
   with pytest.raises(ValueError, match=r"'tent'.*gather, products"):
     warping.warp_templates(*bank, HEIGHT, WIDTH, "tent")
 

@@ -1,4 +1,4 @@
-"""Posteriors by their samples; the networks that state them."""
+"""Posteriors by their samples, and the networks that infer them."""
 
 import functools
 
@@ -25,7 +25,7 @@ SCALES = PosteriorScales(min_scale=0.02, initial_scale=0.3)
 
 
 def deviations(raw):
-  """Of numbers that a network says, in float64."""
+  """Standard deviations from a network's raw numbers, in float64."""
   start = np.log(np.expm1(SCALES.initial_scale))
   return SCALES.min_scale + np.logaddexp(0, raw + start)
 
@@ -39,16 +39,16 @@ def posterior(*, gaussian=True):
   )
 
 
-def test_density_of_a_pose_that_is_off():
-  """Of a posterior in one point, a Gaussian's at its mean; others: test_models_probabilistic.py."""
+def test_density_of_an_absent_pose():
+  """A point posterior has a Gaussian's peak density. Others: test_models_probabilistic.py."""
   point = posterior(gaussian=False)
-  found = point.off_log_prob(point.centre(TEMPERATURE), 0.05)
+  log_density = point.off_log_prob(point.centre(TEMPERATURE), 0.05)
   peak = -6 * np.log(0.05 * np.sqrt(2 * np.pi))
-  np.testing.assert_allclose(found, np.full((BATCH, CAPSULES), peak), rtol=1e-6)
+  np.testing.assert_allclose(log_density, np.full((BATCH, CAPSULES), peak), rtol=1e-6)
 
 
 def test_samples_are_of_the_posterior():
-  """Presences are above 1/2 as often as their probability says; poses are normal."""
+  """Presences have the concrete distribution, poses the normal one; all are independent."""
   belief, draws = posterior(), 20_000
   sample = jax.vmap(lambda key: belief.sample(key, TEMPERATURE))
   capsules = jax.device_get(compiled(sample)(jax.random.split(jax.random.key(0), draws)))
@@ -70,7 +70,7 @@ def test_samples_are_of_the_posterior():
   assert np.abs(correlation).max() < 6 / np.sqrt(draws)
 
 
-def test_deviations_have_a_floor_and_what_is_free_may_have_any_values():
+def test_deviations_have_a_floor_and_free_parameters_have_none():
   belief = posterior()
   (free,) = change_scales(SCALES.unconstrain, [belief])
   expected = np.log(np.expm1(np.float64(belief.pose_scales) - 0.02))
@@ -92,7 +92,7 @@ IMAGE = jnp.asarray(np.random.RandomState(0).uniform(0, 1, (BATCH, 7, 7, 1)), jn
 
 
 def part_inference(**options):
-  """A network whose pooling says the same of every image: what its bias says. And its variables."""
+  """A network with the same output for every image, its bias, and its variables."""
   options = {"scales_of": PosteriorScales(), **options}
   module = PartInference(PARTS, widths=(4,), strides=(2,), **options)
   variables = random_variables(module, IMAGE)
@@ -109,24 +109,24 @@ def test_part_inference_by_its_bias():
     np.float64(variables["params"][name]["conv_1x1"]["bias"]).reshape(PARTS, -1)
     for name in ("pooling", "scales")
   )
-  found = compiled(module.apply)(variables, IMAGE)
+  parts = compiled(module.apply)(variables, IMAGE)
   # float32, with an angle of 2 pi x.
   close = functools.partial(np.testing.assert_allclose, atol=5e-6)
   for m in range(PARTS):
-    close(found.presence_logits[1, m], bias[m, 0])
-    close(found.poses[1, m], affine_reference(bias[m, 1:7]))
-    close(found.pose_scales[1, m], deviations(scales[m, :6]))
+    close(parts.presence_logits[1, m], bias[m, 0])
+    close(parts.poses[1, m], affine_reference(bias[m, 1:7]))
+    close(parts.pose_scales[1, m], deviations(scales[m, :6]))
 
 
 def test_parts_have_a_least_size():
-  """With every scale's number far below 0, a part is as large as it must be, turned or not."""
+  """With raw scales far below 0, parts have the minimal scale, turned or not."""
   module, variables = part_inference(gaussian=False, min_part_scale=0.2)
   layer = variables["params"]["pooling"]["conv_1x1"]
   layer["bias"] = layer["bias"].reshape(PARTS, -1).at[:, 1:3].set(-50.0).reshape(-1)
-  found = compiled(module.apply)(variables, IMAGE)
+  parts = compiled(module.apply)(variables, IMAGE)
   # The determinant is the product of the scales, whatever rotation and shear; float32.
-  np.testing.assert_allclose(np.linalg.det(found.poses[..., :2]), 0.2**2, rtol=1e-4)
-  assert found.pose_scales is None
+  np.testing.assert_allclose(np.linalg.det(parts.poses[..., :2]), 0.2**2, rtol=1e-4)
+  assert parts.pose_scales is None
 
 
 def object_inference(**changes):
@@ -158,18 +158,18 @@ def test_object_inference_by_its_last_bias(objects):
     last = layers["dense_1"] | {"kernel": jnp.zeros_like(layers["dense_1"]["kernel"])}
     params[head] = {"capsules": dict(layers, dense_1=last)}
     biases[head] = np.asarray(last["bias"], np.float64)
-  found = apply({"params": params}, children())
+  inferred = apply({"params": params}, children())
   bias = biases["heads"]
   assert bias.shape == (CAPSULES, 7)
   for b in range(BATCH):
-    np.testing.assert_allclose(found.presence_logits[b], bias[:, 0], atol=1e-6)
+    np.testing.assert_allclose(inferred.presence_logits[b], bias[:, 0], atol=1e-6)
     poses = IDENTITY + bias[:, 1:7].reshape(CAPSULES, 2, 3)
-    np.testing.assert_allclose(found.poses[b], poses, atol=1e-6)
-    np.testing.assert_allclose(found.pose_scales[b], deviations(biases["scales"]), rtol=1e-5)
+    np.testing.assert_allclose(inferred.poses[b], poses, atol=1e-6)
+    np.testing.assert_allclose(inferred.pose_scales[b], deviations(biases["scales"]), rtol=1e-5)
 
 
-def test_objects_read_who_is_where_and_how_surely(objects):
-  """Every child's pose and presence move the parents, and so does which child it is."""
+def test_objects_read_identity_pose_and_presence_of_parts(objects):
+  """The pose, presence and index of every child change the parents."""
   variables, apply = objects
   rows = children()
   before = apply(variables, rows)

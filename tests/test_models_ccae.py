@@ -71,8 +71,8 @@ def test_a_vote_is_the_translation_of_a_pose():
   fields = dict.fromkeys(
     (field.name for field in dataclasses.fields(ObjectCapsules)), jnp.zeros(())
   )
-  found = point_votes(ObjectCapsules(**fields | {"votes": jnp.arange(6.0)}))
-  np.testing.assert_array_equal(found.votes, [2, 5])
+  points = point_votes(ObjectCapsules(**fields | {"votes": jnp.arange(6.0)}))
+  np.testing.assert_array_equal(points.votes, [2, 5])
 
 
 def test_loss_terms_against_numpy(both_decoders):
@@ -108,7 +108,7 @@ def test_loss_terms_against_numpy(both_decoders):
 
 
 def test_gradients_reach_the_heads_that_a_term_is_about(both_decoders):
-  """Of the capsule decoder by its biases; the baseline has one layer for all."""
+  """Seen by the biases of the capsule decoder; the baseline has one layer for all heads."""
   decoder, _, call = both_decoders
   jacobian, _, _ = call()
   for i, term in enumerate(TERMS):
@@ -134,8 +134,8 @@ def test_gradients_reach_the_heads_that_a_term_is_about(both_decoders):
     assert flows == wanted, term
 
 
-def test_a_scene_is_a_set(both_decoders):
-  """Permuted slots give the same capsules; what stands in absent slots does not matter."""
+def test_capsules_are_invariant_to_the_order_of_points(both_decoders):
+  """Permuted slots give the same capsules; points of absent slots do not matter."""
   _, _, call = both_decoders
   batch = tiny_batch()
   order = np.random.RandomState(0).permutation(POINTS)
@@ -176,8 +176,8 @@ def test_capsules_in_the_frame_of_the_points_follow_them():
     assert close(after.log_prob, before.log_prob) == follows
 
 
-def test_a_scene_without_points_is_harmless(both_decoders):
-  """None is drawn; if one is given, nothing becomes infinite and no point is explained."""
+def test_a_scene_without_points_has_finite_gradients(both_decoders):
+  """Such scenes are never drawn; given one, no point is explained."""
   _, _, call = both_decoders
   batch = tiny_batch() | {"presence": jnp.zeros((BATCH, POINTS))}
   jacobian, terms, output = call(batch=batch)
@@ -196,9 +196,9 @@ def test_metrics_against_brute_force(capsules):
   for name in groups:
     for b in range(BATCH):
       there = batch["presence"][b] > 0
-      true, found = batch["pattern"][b][there], groups[name][b][there]
+      true, groups_of_points = batch["pattern"][b][there], groups[name][b][there]
       matchings = itertools.permutations(range(CAPSULES), PATTERNS)
-      best = max(np.mean(np.array(m)[true] == found) for m in matchings)
+      best = max(np.mean(np.array(m)[true] == groups_of_points) for m in matchings)
       np.testing.assert_allclose(metrics[f"accuracy_{name}"][b], best, rtol=1e-6)
   dummy = output.routing.posterior.argmax(axis=1) == CAPSULES
   share = (dummy * batch["presence"]).sum(axis=1) / batch["presence"].sum(axis=1)
@@ -240,7 +240,7 @@ def test_pictures_and_features_show_the_output(capsules):
 
 
 def test_scales_that_are_not_learnt_are_one_for_all():
-  """Of the baseline; of the capsules: test_models_objects.py."""
+  """For the baseline; for capsules: test_models_objects.py."""
   system = tiny(ccae, decoder="mlp", **{"mlp_decoder.learn_vote_scale": False})
   variables = random_variables(system.module, tiny_batch(), train=False)
   objects = compiled(functools.partial(system.module.apply, train=False))(

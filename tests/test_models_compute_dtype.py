@@ -1,4 +1,4 @@
-"""bfloat16 where it was asked for, and nowhere else."""
+"""bfloat16 where the config asks for it, and nowhere else."""
 
 import functools
 
@@ -56,21 +56,21 @@ def low(equation) -> bool:
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_bfloat16_is_near_float32_and_all_that_leaves_is_float32(name):
+def test_bfloat16_is_near_float32_and_outputs_are_float32(name):
   grads, output = encode(name, None)
   low_grads, low_output = encode(name, "bfloat16")
-  for own, exact in zip(
+  for approximate, exact in zip(
     jax.tree.leaves((low_output, low_grads)), jax.tree.leaves((output, grads)), strict=True
   ):
-    assert own.dtype == jnp.float32
+    assert approximate.dtype == jnp.float32
     scale = np.abs(exact).max()
-    assert np.abs(own - exact).mean() < PRECISION * scale + 1e-3
-  for own, exact in zip(jax.tree.leaves(low_output), jax.tree.leaves(output), strict=True):
-    assert np.any(own != exact)  # it is another computation
+    assert np.abs(approximate - exact).mean() < PRECISION * scale + 1e-3
+  for approximate, exact in zip(jax.tree.leaves(low_output), jax.tree.leaves(output), strict=True):
+    assert np.any(approximate != exact)  # it is another computation
 
 
 @pytest.mark.parametrize("name", INPUTS)
-def test_products_are_short_and_exponentials_are_not(name):
+def test_products_are_bfloat16_and_exponentials_float32(name):
   short = {equation.primitive.name for equation in equations_of(name, "bfloat16") if low(equation)}
   assert short & {"dot_general", "conv_general_dilated"}
   assert not short & {"exp", "log", "logistic", "sin", "cos", "tanh", "reduce_max"}
@@ -78,6 +78,6 @@ def test_products_are_short_and_exponentials_are_not(name):
 
 
 def test_mlp_encoder_is_always_float32():
-  found = equations_of("object_encoder", "bfloat16", "mlp")
-  assert found
-  assert not [equation for equation in found if low(equation)]
+  all_equations = equations_of("object_encoder", "bfloat16", "mlp")
+  assert all_equations
+  assert not [equation for equation in all_equations if low(equation)]

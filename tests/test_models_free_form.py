@@ -34,14 +34,14 @@ def gaussian():
   def run(variables):
     output = system.module.apply(variables, BATCH, train=False)
     encoded = system.free_form.encode(variables, BATCH)
-    found, canvas = system.free_form.encoding(variables, encoded), BATCH["image"].shape[1]
-    drawn = system.draws["parts"](variables, found, jnp.int32(-1), canvas)
+    encoding, canvas = system.free_form.encoding(variables, encoded), BATCH["image"].shape[1]
+    drawn = system.draws["parts"](variables, encoding, jnp.int32(-1), canvas)
     return output, encoded, system.free_form.prior(variables, BATCH), drawn
 
   return system, variables, *run(variables)
 
 
-def test_the_encoder_starts_from_what_the_output_holds(gaussian):
+def test_encoded_posteriors_are_those_of_the_output(gaussian):
   system, variables, output, encoded, _, drawn = gaussian
   # Both are in one program, and may be computed apart.
   close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
@@ -57,7 +57,7 @@ def test_the_encoder_starts_from_what_the_output_holds(gaussian):
   assert np.ptp(drawn) > 0.1
 
 
-def test_posteriors_in_a_point_have_no_deviations():
+def test_point_posteriors_have_no_deviations():
   system = tiny_system("delta")
   assert system.free_form is not None
   variables = build(system, BATCH)
@@ -69,7 +69,7 @@ def test_posteriors_in_a_point_have_no_deviations():
     assert jax.tree.structure(free) == jax.tree.structure(posterior)
 
 
-def test_the_prior_is_what_the_config_says_of_the_top_and_the_same_for_all(gaussian):
+def test_the_prior_follows_the_config_and_is_the_same_for_all_images(gaussian):
   parts, top = gaussian[4]
   generative = PROBABILISTIC["generative"]
   presence = jax.nn.sigmoid(top.presence_logits)
@@ -85,7 +85,7 @@ def test_the_prior_is_what_the_config_says_of_the_top_and_the_same_for_all(gauss
 
 
 def test_moments_of_children_are_those_of_samples():
-  """Of parents that are certain to be there, where choices are drawn as the moments take them."""
+  """Of parents that are certainly present."""
   _, parents, relations = random_layers()
   parents = Moments(jnp.full(2, selection.CERTAIN), parents.poses, jnp.full((2, 6), 0.5))
   moments = jax.jit(selection.child_moments)(parents, relations)

@@ -1,4 +1,4 @@
-"""What probabilistic capsules draw by themselves and of images: expectations, samples, winners."""
+"""Pictures of probabilistic capsules: expectations, samples, reconstructions by winners."""
 
 import functools
 import inspect
@@ -41,23 +41,24 @@ mean_children = jax.jit(selection.mean_children)
 
 @pytest.fixture(scope="module")
 def variables():
-  """Random, but for smooth blobs as templates, which lie well inside the picture."""
+  """Random, except for smooth blobs as templates, which lie well inside the picture."""
   params = random_variables(SYSTEM.module, BATCH, train=False)["params"]
   line = np.linspace(-1, 1, TEMPLATE)
   y, x = np.meshgrid(line, line, indexing="ij")
   centres = np.array([[0.2, 0], [-0.2, 0.3], [0, -0.3]])[:, :, None, None]
   blob = np.exp(-4 * ((x[None] - centres[:, 0]) ** 2 + (y[None] - 2 * centres[:, 1]) ** 2))
-  own = params["generative"]
-  own["templates"] = jnp.asarray(
+  generative_params = params["generative"]
+  generative_params["templates"] = jnp.asarray(
     np.array([0.9, 0.6, 0.3])[:, None, None, None] * np.ones((1, 9, 9, 1))
   )
-  own["alphas"] = jnp.asarray(8 * blob - 6)[..., None]
-  own["offset_1"] = (0.5 * own["offset_1"]).at[..., :2].add(-0.3 * jnp.eye(2))
+  generative_params["alphas"] = jnp.asarray(8 * blob - 6)[..., None]
+  offset = 0.5 * generative_params["offset_1"]
+  generative_params["offset_1"] = offset.at[..., :2].add(-0.3 * jnp.eye(2))
   return jax.tree.map(jnp.float32, {"params": params})
 
 
 @pytest.fixture(scope="module")
-def shown(variables):
+def pictures(variables):
   return jax.device_get(compiled(SYSTEM.pictures)(variables, BATCH))
 
 
@@ -68,7 +69,7 @@ def generative(variables):
 
 @pytest.fixture(scope="module")
 def draw(generative):
-  """Draws parts [b, m], of any b up to that of the samples, for which alone it is compiled."""
+  """Draws parts [b, m], for b up to NUM_SAMPLES; compiled once."""
   run = compiled(functools.partial(generative.draw, canvas=CANVAS))
 
   def draw(parts):
@@ -84,13 +85,15 @@ def relations(generative):
   return generative.relations()[0]
 
 
-def test_pictures_are_what_figures_take(shown):
+def test_pictures_have_the_arguments_of_figures(pictures):
   names = ("templates", "prior_samples", "object_samples", "reconstructions")
-  assert set(shown) == {*names, "object_reconstructions", "part_identity"}
-  for name, arrays in shown.items():
+  assert set(pictures) == {*names, "object_reconstructions", "part_identity"}
+  for name, arrays in pictures.items():
     parameters = inspect.signature(FIGURES[name]).parameters.values()
-    needed = {one.name for one in parameters if one.default is inspect.Parameter.empty}
-    assert needed <= set(arrays) <= {one.name for one in parameters}, name
+    needed = {
+      parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty
+    }
+    assert needed <= set(arrays) <= {parameter.name for parameter in parameters}, name
 
 
 def test_expected_children_are_means_over_choices_and_presences(relations):
@@ -108,7 +111,7 @@ def test_expected_children_are_means_over_choices_and_presences(relations):
     np.testing.assert_allclose(children.poses[child], predicted, atol=1e-5)
 
 
-def test_children_of_nobody_are_hardly_there_and_those_who_are_certain_are_finite(relations):
+def test_children_without_parents_are_absent_and_certain_ones_finite(relations):
   nobody = Capsules(jnp.full(OBJECTS, -CERTAIN), jnp.tile(jnp.eye(2, 3), (OBJECTS, 1, 1)))
   logits = mean_children(nobody, relations).presence_logits
   assert (np.asarray(logits) < -25).all()
@@ -122,9 +125,9 @@ def test_children_of_nobody_are_hardly_there_and_those_who_are_certain_are_finit
   assert (logits > 25).all()
 
 
-def test_an_object_alone_draws_the_mean_over_its_choices_and_presences(shown, draw, relations):
-  """Each part is on with the object's word on it, or not: all 8 pictures with their weights."""
-  poses = shown["object_samples"]["poses"]
+def test_an_object_alone_draws_the_mean_over_its_choices_and_presences(pictures, draw, relations):
+  """Each part is at the object's vote, or off: all 8 pictures with their probabilities."""
+  poses = pictures["object_samples"]["poses"]
   for k, move in ((0, 1), (1, 5)):
     parents = Capsules(np.where(np.arange(OBJECTS) == k, CERTAIN, -CERTAIN), poses)
     there = np.exp(reference_choices(parents, relations)[k]) * expit(relations.presence_logits[k])
@@ -136,17 +139,17 @@ def test_an_object_alone_draws_the_mean_over_its_choices_and_presences(shown, dr
     mean = np.einsum("n,nhwc->hwc", weights, draw(Capsules(logits, tiled)))
     assert mean.max() > 0.1
     # Sums of float32; positions of 24 pixels are off by 1e-6 of that.
-    np.testing.assert_allclose(shown["object_samples"]["samples"][k, move], mean, atol=1e-4)
+    np.testing.assert_allclose(pictures["object_samples"]["samples"][k, move], mean, atol=1e-4)
 
 
 def test_poses_of_moved_objects_by_hand():
   """A quarter turn counter-clockwise as one sees it, twice as large, to the right and up."""
-  found = drawn_images.move_pose(90, 2.0, 0.3, -0.1)
-  np.testing.assert_allclose(found, [[0, 2, 0.3], [-2, 0, -0.1]], atol=1e-6)
+  pose = drawn_images.move_pose(90, 2.0, 0.3, -0.1)
+  np.testing.assert_allclose(pose, [[0, 2, 0.3], [-2, 0, -0.1]], atol=1e-6)
 
 
-def test_samples_of_the_prior_are_drawn_by_what_was_drawn(shown, generative, draw):
-  samples = shown["prior_samples"]["samples"]
+def test_pictures_of_prior_samples_are_drawn_from_their_capsules(pictures, generative, draw):
+  samples = pictures["prior_samples"]["samples"]
   keys = jax.random.split(jax.random.key(0), drawn_images.NUM_SAMPLES)
   assert len(samples) == len(keys)
 
@@ -171,9 +174,9 @@ def inferred(variables):
   return jax.device_get(infer(variables, IMAGE, None)[1])
 
 
-def test_reconstructions_show_parts_winners_and_what_winners_say(shown, inferred, generative, draw):
+def test_reconstructions_show_parts_winners_and_their_votes(pictures, inferred, generative, draw):
   parts, objects = inferred
-  fed, alone = shown["reconstructions"], shown["object_reconstructions"]
+  fed, alone = pictures["reconstructions"], pictures["object_reconstructions"]
   np.testing.assert_array_equal(fed["image"], IMAGE)
   # Another compilation of the same numbers, here and below.
   close = functools.partial(np.testing.assert_allclose, atol=1e-4)
@@ -191,13 +194,13 @@ def test_reconstructions_show_parts_winners_and_what_winners_say(shown, inferred
   assert (owner == OBJECTS).any()  # the dummy wins some
   assert (owner < OBJECTS).any()
   offsets = jax.device_get(generative.relations()[0].offsets)
-  said = np.zeros((COUNT, PARTS, 2, 3), np.float32)
+  votes = np.zeros((COUNT, PARTS, 2, 3), np.float32)
   for b, part in itertools.product(range(COUNT), range(PARTS)):
     k = min(owner[b, part], OBJECTS - 1)
-    said[b, part] = reference_vote(objects.poses[b, k], offsets[k, part])
+    votes[b, part] = reference_vote(objects.poses[b, k], offsets[k, part])
 
   def said_where(there):
-    return draw(Capsules(np.where(there, parts.presence_logits, -CERTAIN), said))
+    return draw(Capsules(np.where(there, parts.presence_logits, -CERTAIN), votes))
 
   close(fed["top_down"], said_where(owner < OBJECTS))
   assert np.abs(fed["top_down"] - fed["bottom_up"]).max() > 0.05
@@ -205,17 +208,17 @@ def test_reconstructions_show_parts_winners_and_what_winners_say(shown, inferred
     close(alone["object_reconstruction"][:, k], said_where(owner == k))
   for name in ("reconstructions", "object_reconstructions"):
     # The centre of a relaxed presence is the posterior's logit over the temperature.
-    close(shown[name]["object_presence"], expit(objects.presence_logits * 0.5))
+    close(pictures[name]["object_presence"], expit(objects.presence_logits * 0.5))
 
 
-def test_parts_by_identity_are_those_of_the_turned_images(shown, variables):
-  fed = shown["part_identity"]
+def test_parts_by_identity_are_those_of_the_turned_images(pictures, variables):
+  fed = pictures["part_identity"]
   close = functools.partial(np.testing.assert_allclose, atol=1e-4)  # compiled otherwise
   upright, quarter = (np.flatnonzero(fed["degrees"] == angle)[0] for angle in (0, 90))
   close(fed["image"][:, upright], IMAGE)
   turned = np.rot90(IMAGE, axes=(1, 2))  # counter-clockwise as one sees it
   close(fed["image"][:, quarter], turned)
-  close(fed["part_mixing"][:, upright], shown["reconstructions"]["part_mixing"])
+  close(fed["part_mixing"][:, upright], pictures["reconstructions"]["part_mixing"])
   mixing = compiled(functools.partial(SYSTEM.module.apply, method="part_mixing"))
   close(fed["part_mixing"][:, quarter], mixing(variables, jnp.asarray(turned)))
   assert np.abs(fed["part_mixing"][:, quarter] - fed["part_mixing"][:, upright]).max() > 0.01

@@ -27,16 +27,16 @@ BELOW = CapsuleMap(
 )
 
 
-def assert_routed(found, votes, routing, child):
-  """Parents are those of routing from votes [b, p, n, k, 16] as loops made them."""
+def assert_routed(parents, votes, routing, child):
+  """Parents equal routing of the votes [b, p, n, k, 16] that loops have computed."""
   route = jax.jit(functools.partial(route_by_em, child=child, **ROUTING))
   for b in range(BATCH):
     activation = BELOW.activation[b].reshape(-1)
     expected = route(jnp.asarray(np.moveaxis(votes[b], 1, -1), jnp.float32), activation, **routing)
-    poses = found.poses[b].reshape(expected.poses.shape)
+    poses = parents.poses[b].reshape(expected.poses.shape)
     # Two rounds of float32 sums over 18 children.
     np.testing.assert_allclose(poses, expected.poses, rtol=1e-3, atol=1e-4)
-    activation = found.activation[b].reshape(expected.activation.shape)
+    activation = parents.activation[b].reshape(expected.activation.shape)
     np.testing.assert_allclose(activation, expected.activation, rtol=1e-4)
 
 
@@ -55,16 +55,16 @@ def test_primary_capsules_against_numpy(normalize):
   layer = PrimaryCapsules(TYPES, normalize)
   features = jnp.asarray(np.random.RandomState(0).normal(size=(BATCH, 2, 3, 5)), jnp.float32)
   variables = random_variables(layer, features)
-  found = layer.apply(variables, features)
+  capsules = layer.apply(variables, features)
   kernels = {name: part["kernel"][0, 0] for name, part in variables["params"].items()}
   poses = np.asarray(features) @ kernels["poses"]
   if normalize:
     of_capsules = poses.reshape(*poses.shape[:3], TYPES, 16)
     scale = np.sqrt(np.mean(of_capsules**2, axis=-1, keepdims=True) + 1e-4)
     poses = (of_capsules / scale).reshape(poses.shape)
-  np.testing.assert_allclose(found.poses.reshape(poses.shape), poses, rtol=1e-4, atol=1e-5)
+  np.testing.assert_allclose(capsules.poses.reshape(poses.shape), poses, rtol=1e-4, atol=1e-5)
   logits = np.asarray(features) @ kernels["activation"]
-  np.testing.assert_allclose(found.activation, 1 / (1 + np.exp(-logits)), rtol=1e-4)
+  np.testing.assert_allclose(capsules.activation, 1 / (1 + np.exp(-logits)), rtol=1e-4)
   assert set(variables["params"]["poses"]) == {"kernel"}
 
 
@@ -72,15 +72,15 @@ def test_votes_of_convolutional_capsules_against_a_loop():
   """Squares of 3x3 at stride 2 in a map of 5x4: two of them, one above the other."""
   layer = ConvCapsules(PARENTS, kernel=3, stride=2, **ROUTING)
   variables = random_variables(layer, BELOW)
-  found = compiled(layer.apply)(variables, BELOW)
-  assert found.activation.shape == (BATCH, 2, 1, PARENTS)
+  parents = compiled(layer.apply)(variables, BELOW)
+  assert parents.activation.shape == (BATCH, 2, 1, PARENTS)
   params = jax.device_get(variables["params"])
   child = fields_by_loop(3, 2)
   poses = np.asarray(BELOW.poses).reshape(BATCH, -1, 4, 4)
   votes = np.zeros((BATCH, *child.shape, PARENTS, 16))
   for b, p, n, k in np.ndindex(votes.shape[:4]):
     votes[b, p, n, k] = (poses[b, child[p, n]] @ params["transforms"][n, k]).reshape(-1)
-  assert_routed(found, votes, params["routing"], child)
+  assert_routed(parents, votes, params["routing"], child)
 
 
 @pytest.mark.parametrize("add_coordinates", [True, False])
@@ -88,7 +88,7 @@ def test_votes_for_classes_against_a_loop(add_coordinates):
   """One transform for all positions; places are added to the last entries of two rows."""
   layer = ClassCapsules(CLASSES, add_coordinates, **ROUTING)
   variables = random_variables(layer, BELOW)
-  found = compiled(layer.apply)(variables, BELOW)
+  parents = compiled(layer.apply)(variables, BELOW)
   params = jax.device_get(variables["params"])
   votes = np.zeros((BATCH, HEIGHT, WIDTH, TYPES, CLASSES, 4, 4))
   for b, row, column, m, k in np.ndindex(votes.shape[:5]):
@@ -98,7 +98,7 @@ def test_votes_for_classes_against_a_loop(add_coordinates):
       vote[1, 3] += (row + 0.5) / HEIGHT
     votes[b, row, column, m, k] = vote
   votes = votes.reshape(BATCH, 1, -1, CLASSES, 16)
-  assert_routed(found, votes, params["routing"], np.arange(HEIGHT * WIDTH * TYPES)[None])
+  assert_routed(parents, votes, params["routing"], np.arange(HEIGHT * WIDTH * TYPES)[None])
 
 
 @pytest.fixture(scope="module")
@@ -115,17 +115,17 @@ def test_loss_metrics_and_figure_against_numpy(images):
   @compiled
   def run(step):
     output = system.module.apply(variables, batch, train=True)
-    terms = [system.loss_terms(output, batch, each)["spread"] for each in (step, None)]
+    terms = [system.loss_terms(output, batch, at_step)["spread"] for at_step in (step, None)]
     return output, terms, system.metrics(output, batch), system.pictures(variables, batch)
 
   output, terms, metrics, drawn = jax.device_get(run(jnp.int32(200)))
   assert np.ptp(output.activation) > 0
-  for found, margin in zip(terms, (0.595, 0.9899641), strict=True):
+  for term, margin in zip(terms, (0.595, 0.9899641), strict=True):
     expected = 0.0
     for activation, label in zip(output.activation, np.asarray(batch["label"]), strict=True):
       lead = activation[label] - np.delete(activation, label)
       expected += np.sum(np.maximum(0, margin - lead) ** 2)
-    assert found == pytest.approx(expected / 4, rel=1e-4)
+    assert term == pytest.approx(expected / 4, rel=1e-4)
   np.testing.assert_array_equal(
     metrics["accuracy"], output.activation.argmax(1) == np.asarray(batch["label"])
   )
@@ -150,15 +150,15 @@ def test_loss_metrics_and_figure_against_numpy(images):
 
 @pytest.mark.parametrize("scaled", [False, True])
 def test_poses_are_scaled_on_request(scaled, images):
-  """In the model as in its layer; what is not read of a program is not compiled."""
+  """In the whole model as in the layer."""
   module, batch = tiny(matrix_capsules, normalize_poses=scaled).module, {"image": images}
   variables = random_variables(module, batch, train=False, scale=1.0)
 
   @compiled
   def primary():
     primary_alone = {"capture_intermediates": lambda layer, _: layer.name == "primary"}
-    _, found = module.apply(variables, batch, train=False, **primary_alone)
-    return found["intermediates"]["primary"]["__call__"][0].poses
+    _, state = module.apply(variables, batch, train=False, **primary_alone)
+    return state["intermediates"]["primary"]["__call__"][0].poses
 
   mean_square = np.square(primary()).mean(axis=(-2, -1))
   # The smallest are not scaled quite.

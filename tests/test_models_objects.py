@@ -47,7 +47,7 @@ def test_a_vote_is_viewer_times_object_part(similarity, deformations):
 
 
 def test_by_hand():
-  """With weights of zero, outputs are what the biases say: each its own and of its own capsule."""
+  """With weights of zero, each bias moves its own output of its own capsule alone."""
   apply, variables, x = compiled_decoder(similarity=False, deformations=True)
   params = jax.tree.map(jnp.zeros_like, variables["params"])
   params["presence_bias"] = params["presence_bias"].at[1, 0].set(1.0)
@@ -78,7 +78,7 @@ def test_fixed_vote_scale():
 
 
 def test_constant_noise_in_evaluation():
-  """One number a capsule, and one a vote; not the same numbers twice."""
+  """Noise of capsules and noise of votes are independent."""
   options = MODEL["object_decoder"] | {"noise_in_evaluation": True}
   module = ObjectDecoder(num_parts=PARTS, **options)
   x = jnp.zeros((50, OBJECTS, 5))

@@ -1,4 +1,4 @@
-"""Every option of the SCAE in a whole model: values, gradients, and what each one changes."""
+"""Every option of the SCAE in a whole model: values and gradients."""
 
 import jax
 import numpy as np
@@ -71,9 +71,11 @@ def hard():
   return run(HARD, {"prior_within_constant": 4.3, "posterior": "kl"}, channels=1)
 
 
-def test_gradients_where_objects_draw_softly(soft):
-  """The image now teaches the objects, and by the colours it draws special features; parts and all
-  that they say are constants of the object half."""
+def test_gradients_with_soft_votes(soft):
+  """The image's term trains the objects and, by colours, special features.
+
+  Part poses, presences and features are constants for the object half.
+  """
   objects = {"object_encoder", "object_decoder"}
   drawn = objects | {"convnet", "features", "dummy_vote", "templates", "temperature", "colour"}
   drawn |= {"background"}
@@ -81,20 +83,20 @@ def test_gradients_where_objects_draw_softly(soft):
 
 
 def test_gradients_without_special_features(hard):
-  """Nothing is left that connects the objects to the part encoder."""
+  """No gradient goes from the objects to the part encoder."""
   objects = {"object_encoder", "object_decoder"}
   drawn = objects | {"convnet", "presence", "templates", "alphas", "background"}
   assert_flows(hard[0], image=drawn, objects=objects, dynamic=objects, num_features=0)
 
 
 def test_sobel_target(soft):
-  """The image is seen, its edges are drawn; what they are: test_math_images.py."""
+  """The input is the image, the target its edges; their mathematics: test_math_images.py."""
   edges = jax.jit(jax.vmap(filters.normalized_sobel))(tiny_batch(3)["image"])
   np.testing.assert_allclose(soft[2].reconstruction.target, edges, atol=5e-6)  # another program
 
 
 def test_mixing_is_normalised_on_request(soft):
-  """Which changes no posterior; as published it is not: test_models_scae.py."""
+  """As published, it is not normalised: test_models_scae.py."""
   output, objects = soft[2], soft[2].objects
   for b in range(BATCH):
     votes = objects.votes[b], objects.vote_scale[b], objects.vote_presence[b]
@@ -115,7 +117,7 @@ def drawn(case, poses, presence, changes):
     np.testing.assert_allclose(mixture.log_mixing[b], log_mixing, atol=3e-3)
 
 
-def test_drawn_from_soft_winners(soft):
+def test_reconstruction_from_soft_votes(soft):
   _, _, output, params = soft
   posterior, objects = output.routing.posterior, output.objects
   poses = np.einsum("bkm,bkmd->bmd", posterior[:, :-1], objects.votes)
@@ -124,8 +126,8 @@ def test_drawn_from_soft_winners(soft):
   drawn(soft, poses, presence, SOFT)
 
 
-def test_drawn_from_hard_winners(hard):
-  """Poses by the winners, presences by the part encoder."""
+def test_reconstruction_from_hard_votes(hard):
+  """Poses are the winners' votes, presences those of the part encoder."""
   output = hard[2]
   winner = output.routing.posterior[:, :-1].argmax(axis=1)
   poses = np.take_along_axis(output.objects.votes, winner[:, None, :, None], axis=1)[:, 0]
@@ -156,39 +158,42 @@ def assert_shows(picture, decoder, poses, presence, features):
 
 
 def test_pictures_of_objects(hard, pictures):
-  """What winning objects draw, and what every object draws of what it won."""
-  (shown, decoder), output = pictures, hard[2]
+  """Reconstructions from the winners' votes, and of each object from the parts that it won."""
+  (drawn, decoder), output = pictures, hard[2]
   objects, winner = output.objects, output.routing.winner
-  alone = shown["object_reconstructions"]["object_reconstruction"]
+  alone = drawn["object_reconstructions"]["object_reconstruction"]
   assert alone.shape == (BATCH, OBJECTS, CANVAS, CANVAS, 1)
   for b in range(BATCH):
     parts = jax.tree.map(lambda array, b=b: array[b], output.parts)
-    features, bottom_up = parts.features, shown["reconstructions"]["bottom_up"][b]
+    features, bottom_up = parts.features, drawn["reconstructions"]["bottom_up"][b]
     assert_shows(bottom_up, decoder, parts.poses, parts.presence, features)
-    own = (winner[b], np.arange(PARTS))
-    poses, presence = objects.votes[b][own].reshape(PARTS, 2, 3), objects.vote_presence[b][own]
-    assert_shows(shown["reconstructions"]["top_down"][b], decoder, poses, presence, features)
+    winning_vote = (winner[b], np.arange(PARTS))
+    poses, presence = (
+      objects.votes[b][winning_vote].reshape(PARTS, 2, 3),
+      objects.vote_presence[b][winning_vote],
+    )
+    assert_shows(drawn["reconstructions"]["top_down"][b], decoder, poses, presence, features)
     for k in range(OBJECTS):
       poses, presence = objects.votes[b, k].reshape(PARTS, 2, 3), objects.vote_presence[b, k]
       assert_shows(alone[b, k], decoder, poses, presence * (winner[b] == k), features)
       # One that has won nothing draws the background; what is won may be outside the canvas.
       assert k in winner[b] or np.ptp(alone[b, k]) < 1e-6  # rounding of one grey
   for figure in ("reconstructions", "object_reconstructions"):
-    np.testing.assert_array_equal(shown[figure]["image"], tiny_batch()["image"])
+    np.testing.assert_array_equal(drawn[figure]["image"], tiny_batch()["image"])
     # Another compilation of the same numbers.
-    np.testing.assert_allclose(shown[figure]["object_presence"], objects.presence, atol=1e-5)
-  owner = shown["reconstructions"]["part_winner"]  # the dummy too may own a part
+    np.testing.assert_allclose(drawn[figure]["object_presence"], objects.presence, atol=1e-5)
+  owner = drawn["reconstructions"]["part_winner"]  # the dummy too may own a part
   np.testing.assert_array_equal(owner, np.argmax(output.routing.posterior, axis=1))
   assert set(np.unique(owner == winner)) == {False, True}
 
 
 def test_pictures_of_templates_and_mixing(pictures):
-  shown, decoder = pictures
+  drawn, decoder = pictures
   for name in ("templates", "alphas"):
-    np.testing.assert_allclose(shown["templates"][name], expit(decoder[name]), atol=1e-6)
+    np.testing.assert_allclose(drawn["templates"][name], expit(decoder[name]), atol=1e-6)
   # Probabilities of parts, dimmed where the picture is dark; the background has the rest.
-  mixing = shown["reconstructions"]["part_mixing"]
-  brightness = shown["reconstructions"]["bottom_up"].max(axis=-1)
+  mixing = drawn["reconstructions"]["part_mixing"]
+  brightness = drawn["reconstructions"]["bottom_up"].max(axis=-1)
   assert mixing.shape == (BATCH, PARTS, CANVAS, CANVAS)
   assert mixing.min() >= 0
   assert (mixing.sum(axis=1) <= brightness + 1e-6).all()
@@ -197,8 +202,8 @@ def test_pictures_of_templates_and_mixing(pictures):
 
 def test_pictures_of_turned_images(pictures):
   """Parts as the model sees them; how images are turned: test_models_generative_pictures.py."""
-  shown, _ = pictures
-  fed, expected = shown["part_identity"], shown["reconstructions"]["part_mixing"]
+  drawn, _ = pictures
+  fed, expected = drawn["part_identity"], drawn["reconstructions"]["part_mixing"]
   upright = np.flatnonzero(fed["degrees"] == 0)[0]
   # Another compilation of the same numbers: five layers and a warp, rounded in another order.
   np.testing.assert_allclose(fed["part_mixing"][:, upright], expected, atol=1e-4)

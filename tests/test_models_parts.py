@@ -1,4 +1,4 @@
-"""Part capsules against NumPy: what the encoder says, what the decoder draws."""
+"""Part capsules against NumPy: outputs of the encoder, images of the decoder."""
 
 import functools
 import math
@@ -24,7 +24,7 @@ CANVAS = 8
 
 
 def encoder_and_variables(**changes):
-  """An encoder that says the same of every image: what its last bias says."""
+  """An encoder with the same output for every image, its last bias; and its variables."""
   fields = MODEL["part_encoder"] | {"compute_dtype": None} | changes
   module = PartEncoder(num_parts=PARTS, **fields)
   variables = random_variables(module, tiny_batch()["image"], train=False)
@@ -53,7 +53,7 @@ def test_encoder_by_its_bias(pooling, similarity):
 
 @pytest.mark.parametrize("strides", [(2, 2, 1, 1), (2, 1), (3, 1, 2)])
 def test_parts_of_cells_move_with_the_image(strides):
-  """By whole cells, anywhere on the canvas, also where the ink touches its edge."""
+  """The image moves by whole cells, also to where its ink touches the edge of the canvas."""
   canvas, step = 40, math.prod(strides)
   rng = np.random.RandomState(0)
   ink = rng.uniform(size=(10, 7, 1)).astype(np.float32)
@@ -112,13 +112,17 @@ def test_presence_noise_is_uniform_and_can_be_off_or_stay_on():
   assert np.unique(noise.round(5)).size > 500
 
 
-@pytest.mark.parametrize("start", [(0, "sigmoid", 0), (1, "sigmoid", 3), (1, "relu1", 0)])
-def test_templates_start_as_rows_of_an_orthogonal_matrix_between_0_and_1(start):
-  bright, squash, shift = start
-  module, inputs = decoder_and_inputs(bright_start=bool(bright), nonlinearity=squash)
+@pytest.mark.parametrize(
+  ("bright", "nonlinearity", "shift"),
+  [(False, "sigmoid", 0), (True, "sigmoid", 3), (True, "relu1", 0)],
+)
+def test_templates_start_as_rows_of_an_orthogonal_matrix_between_0_and_1(
+  bright, nonlinearity, shift
+):
+  module, inputs = decoder_and_inputs(bright_start=bright, nonlinearity=nonlinearity)
   init = compiled(functools.partial(module.init, method=draw_with_features))
   params = jax.device_get(init(jax.random.key(0), *inputs[1:])["params"])
-  np.testing.assert_array_equal(params["alphas"], 2 * bright)
+  np.testing.assert_array_equal(params["alphas"], 2 if bright else 0)
   rows = params["templates"].reshape(PARTS, -1).astype(np.float64) - shift
   np.testing.assert_allclose([rows.min(), rows.max()], [0, 1], atol=3e-7)  # rounding at 3
   # One scale s and one shift a make the rows orthonormal:
@@ -165,7 +169,7 @@ def test_decoder_against_numpy(case):
   assert ("colour_mlp" in params) == options["colour"]
   mixture = jax.device_get(compiled(draw)(variables, poses, presence, features))
   np.testing.assert_array_equal(mixture.scale, [0.5, 0.5])
-  found = compiled(functools.partial(module.apply, method="colours"))(variables, features)
+  actual_colours = compiled(functools.partial(module.apply, method="colours"))(variables, features)
   for b in range(2):
     mean, log_mixing = reference_picture(
       params, np.asarray(poses[b]), np.asarray(presence[b]), features[b], options, CANVAS
@@ -174,7 +178,7 @@ def test_decoder_against_numpy(case):
     np.testing.assert_allclose(mixture.mean[b], mean, atol=2e-5)
     np.testing.assert_allclose(mixture.log_mixing[b], log_mixing, atol=5e-5)
     colours = reference_colours(params, np.asarray(features[b]), options, channels)
-    np.testing.assert_allclose(found[b], colours, atol=1e-6)
+    np.testing.assert_allclose(actual_colours[b], colours, atol=1e-6)
 
 
 def explain(decoder, poses, presence, features):
@@ -202,8 +206,8 @@ def test_every_backend_has_the_same_likelihood(monkeypatch, mixing):
 
 @pytest.mark.parametrize("mixing", MIXINGS)
 @pytest.mark.parametrize("backend", ["cpu", "gpu", "tpu"])
-def test_each_backend_has_what_suits_it(monkeypatch, backend, mixing):
-  """Products gather nothing, and scatter nothing in the gradient."""
+def test_tpus_gather_and_scatter_nothing(monkeypatch, backend, mixing):
+  """They warp by matrix products, in value and gradient."""
   module, inputs = decoder_and_inputs(mixing=mixing)
   monkeypatch.setattr(jax, "default_backend", lambda: backend)
   gradient = jax.grad(lambda *x: jnp.sum(nn.apply(draw_with_features, module)(*x).mean ** 2))

@@ -1,6 +1,6 @@
 """Probabilistic capsules as a whole: every term of the bound against NumPy, layers, samples.
 
-Three layers are evaluated as the article has them; two are trained with what it lacks.
+Three layers are evaluated as in the article; two are trained with the options that it lacks.
 """
 
 import functools
@@ -78,7 +78,7 @@ def two():
 
 @pytest.fixture(scope="module")
 def trained(two):
-  """Output and loss terms of two layers, and the key that the module has made of the one given."""
+  """Output and loss terms of two layers, and the key that the module derives."""
   variables, keys = two.variables, {"noise": jax.random.key(3)}
   key = two.module.apply(variables, rngs=keys, method=lambda module: module.make_rng("noise"))
   return *jax.device_get(two.run(variables, tiny_batch(), keys["noise"])), key
@@ -86,7 +86,7 @@ def trained(two):
 
 @pytest.fixture(scope="module")
 def three():
-  """To compile faster without attention; deviations are shared by the parents."""
+  """Three layers with shared deviations; without attention, to compile faster."""
   return Tiny(**THREE)
 
 
@@ -97,7 +97,7 @@ def evaluated(three):
 
 
 def reference_relations(params, layer, options):
-  """From the parameters themselves, as the docstrings have it."""
+  """Relations from the parameters, as documented."""
   p = {name: params[f"{name}_{layer}"] for name in ("affinity", "presence", "offset", "scale")}
   scales = options["min_scale"] + np.log1p(np.exp(p["scale"]))
   return Relations(
@@ -112,12 +112,12 @@ def reference_relations(params, layer, options):
 
 
 def log_affinity(raw, limit):
-  """Of a parameter; affinities start at 1 and stay below the limit, where there is one."""
+  """Log affinity from its parameter; affinities start at 1 and stay below the limit, if any."""
   return np.log(limit * expit(raw - np.log(limit - 1))) if limit else raw
 
 
 def temperature_of(layer, options):
-  """Of relaxed presences; layer 0 is the parts."""
+  """The temperature of relaxed presences of a layer; layer 0 is the parts."""
   return options.get("upper_temperature" if layer else "temperature", options["temperature"])
 
 
@@ -183,8 +183,8 @@ def assert_brute_force(tiny, output, key, *, summed_out=False, **changes):
     assert set(expected) == set(output.terms)
     for name, value in expected.items():
       # Values up to 100 in float32; pictures are known to 1e-6 at every one of 49 pixels.
-      found = output.terms[name][b]
-      np.testing.assert_allclose(found, value, rtol=1e-5, atol=1e-5, err_msg=name)
+      actual = output.terms[name][b]
+      np.testing.assert_allclose(actual, value, rtol=1e-5, atol=1e-5, err_msg=name)
     np.testing.assert_allclose(bound[b], -sum(expected.values()), rtol=1e-5)
 
 
@@ -204,7 +204,7 @@ def test_bound_of_three_layers_is_that_of_brute_force(three, evaluated):
 
 
 def test_several_samples_are_the_mean_of_single_ones(two, trained):
-  """Two of each image are what one each of two copies are."""
+  """Two samples of each image equal one sample of each of two copies."""
   image, key = tiny_batch()["image"][: BATCH // 2], trained[2]
   copies = {"image": repeat(image, 2), "label": tiny_batch()["label"]}
   single, _ = two.run(two.variables, copies, jax.random.key(3))
@@ -224,7 +224,7 @@ def test_several_samples_are_the_mean_of_single_ones(two, trained):
 
 @pytest.mark.parametrize("poses", ["gaussian", "delta"])
 def test_gradients_of_the_bound_by_differences(poses):
-  """Of every term, in a direction of all parameters; a stopped gradient would be missing."""
+  """Of every term, along a random direction of all parameters."""
   # Without attention, to compile faster.
   system = tiny_system(poses=poses, **{"object_inference.num_layers": 0})
   names, rng = list(system.loss_weights), np.random.RandomState(0)
@@ -259,7 +259,7 @@ def test_all_terms_but_pixels_follow_the_schedule():
 
 
 def test_the_temperature_of_choices_falls_while_training():
-  """Of both lower layers' terms and nothing else; held-out terms are of the bound."""
+  """In the terms of the two lower layers alone; held-out terms have no temperature."""
   rng = np.random.RandomState(0)
   joints = [rng.normal(size=(4, 2, 3, 5)), rng.normal(size=(4, 2, 4, 2))]
   untempered = [-np.logaddexp.reduce(joint, axis=2).sum(axis=-1).mean(axis=1) for joint in joints]
@@ -275,21 +275,21 @@ def test_the_temperature_of_choices_falls_while_training():
   temperatures = {"loss.choice_temperature": ((10, 5.0), (20, 1.0))}
   system = tiny_system(capsules=(5, 2, 3), poses="delta", **temperatures)
   for step, temperature in ((0, 5.0), (15, 3.0), (25, 1.0), (None, 1.0)):
-    found = system.loss_terms(output, {}, step)
-    assert set(found) == set(terms)
+    terms_at_step = system.loss_terms(output, {}, step)
+    assert set(terms_at_step) == set(terms)
     for i, joint in enumerate(joints, start=1):
       tempered = temperature * np.logaddexp.reduce(joint / temperature, axis=2)
       expected = -tempered.sum(axis=-1).mean()
-      np.testing.assert_allclose(found[f"capsules_{i}"], expected, rtol=1e-5)
+      np.testing.assert_allclose(terms_at_step[f"capsules_{i}"], expected, rtol=1e-5)
     for name in ("pixels", "capsules_3"):
-      np.testing.assert_allclose(found[name], terms[name].mean(), rtol=1e-5)
+      np.testing.assert_allclose(terms_at_step[name], terms[name].mean(), rtol=1e-5)
 
 
-@pytest.mark.parametrize(("case", "own"), [("trained", OWN), ("evaluated", {})])
-def test_picture_is_drawn_from_the_middle_of_belief(case, own, two, three, request):
-  """As are the expected children of the top capsules."""
-  output, options = request.getfixturevalue(case)[0], PROBABILISTIC["generative"] | own
-  params = in_float64((two if own else three).variables["params"]["generative"])
+@pytest.mark.parametrize(("case", "changes"), [("trained", OWN), ("evaluated", {})])
+def test_picture_is_drawn_from_the_means_of_the_posteriors(case, changes, two, three, request):
+  """So are the expected children of the top capsules."""
+  output, options = request.getfixturevalue(case)[0], PROBABILISTIC["generative"] | changes
+  params = in_float64((two if changes else three).variables["params"]["generative"])
   posteriors = in_float64(jax.device_get(output.posteriors))
   layers = [
     Capsules(posterior.presence_logits / temperature_of(i, options), posterior.poses)
@@ -303,14 +303,14 @@ def test_picture_is_drawn_from_the_middle_of_belief(case, own, two, three, reque
     np.testing.assert_allclose(output.picture[b], picture, atol=1e-4)
     scales = posteriors[-2].pose_scales[b]
     # Where poses of children that are off are summed out, each is at its mean.
-    off = [reference_normal(0, 0, scale) for scale in scales] if own else None
+    off = [reference_normal(0, 0, scale) for scale in scales] if changes else None
     posterior = reference_selection(layer[-2], layer[-1], relations, off)[1]
     expected = posterior[:-1] @ expit(layer[-2].presence_logits)
     np.testing.assert_allclose(output.encoding.features["children"][b], expected, rtol=1e-4)
 
 
 def test_samples_of_three_layers(three):
-  """All on and certain: every child is where the pose of the parent that it chose has it."""
+  """With certain presences and scales, every child is at the vote of its chosen parent."""
   params = dict(three.variables["params"])
   generative = params["generative"] = dict(params["generative"])
   for i in (1, 2):
@@ -326,7 +326,7 @@ def test_samples_of_three_layers(three):
     return top, layers, choices
 
   draw = compiled(functools.partial(module.apply, {"params": params}, method=draw))
-  tops, found = [], set()
+  tops, chosen_parents = [], set()
   for seed in range(5):
     top, layers, choices = draw(jax.random.key(seed))
     jax.tree.map(np.testing.assert_array_equal, top, layers[-1])  # handed on as it is
@@ -340,7 +340,7 @@ def test_samples_of_three_layers(three):
         vote = reference_vote(parents.poses[parent], offset)
         # Five deviations of 1e-5, and float32.
         np.testing.assert_allclose(children.poses[child], vote, atol=1e-4)
-        found.add((i, child, int(parent)))
+        chosen_parents.add((i, child, int(parent)))
     tops.append(np.asarray(top.poses))
-  assert len(found) > 7  # of ten: keys of layers and children differ
+  assert len(chosen_parents) > 7  # of ten: keys of layers and children differ
   assert np.std(tops, axis=0).min() > 0.05

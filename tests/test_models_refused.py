@@ -1,4 +1,4 @@
-"""Configs that no model can be built from, the smallest that one can, and data that do not fit."""
+"""Configs and data that no model can be built from, and the smallest valid configs."""
 
 import dataclasses
 
@@ -77,13 +77,13 @@ from tests.tiny import TINY, build, tiny, tiny_system
     (cnn, {"pool": 9}, r"config\.model\.pool 9\b.*\(14 -> 12 -> 1 -> 0\)"),
   ],
 )
-def test_values_that_do_not_fit_each_other(module, changes, message):
+def test_inconsistent_values_are_refused(module, changes, message):
   with pytest.raises(ValueError, match=message):
     build(tiny(module, **changes), TINY[module][2].blank_batch(2))
 
 
 @pytest.mark.parametrize("module", TINY)
-def test_data_of_another_kind_are_refused(module):
+def test_other_kinds_of_data_are_refused(module):
   data = ImageSpec(28, 1, 10) if module is ccae else PointSpec(11, 3, 4)
   with pytest.raises(ValueError, match="'scae'" if module is ccae else "'ccae'"):
     tiny(module, data)
@@ -134,7 +134,7 @@ def test_data_of_another_kind_are_refused(module):
     ),
   ],
 )
-def test_smallest_values_are_taken(module, changes):
+def test_smallest_values_build(module, changes):
   build(tiny(module, **changes), TINY[module][2].blank_batch(2))
 
 
@@ -146,7 +146,7 @@ def test_config_names_the_type_of_both_encoders(value, expected):
 
 
 def test_deviations_of_posteriors_are_those_of_the_section():
-  """Without one they have defaults."""
+  """Keys that the section leaves out have defaults."""
   for section, expected in (({}, (0.001, 0.05)), ({"min_scale": 0.2}, (0.2, 0.05))):
     module = tiny(probabilistic, posterior=section).module
     for network in (module.part_inference, *module.object_inference):

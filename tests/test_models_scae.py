@@ -40,7 +40,7 @@ def tiny():
 
 @pytest.fixture(scope="module")
 def result(tiny):
-  """Of the published form, without noise: gradients by parameter, loss terms and output."""
+  """Gradients by parameter, loss terms and output of the published form, without noise."""
   system, variables, batch = tiny
   return sweeper(system, batch)(variables)
 
@@ -56,7 +56,7 @@ OPEN_HALF = OBJECT_HALF | {"poses", "presence", "templates", "colour"}
 
 @pytest.mark.parametrize("moved", [(1.0, 0.3, -0.4), (0.6, 0.2, 0.1)])
 def test_objects_in_the_frame_of_their_parts_follow_them(moved):
-  """All parts are moved or scaled: objects have the same presences and parts, poses that follow."""
+  """If all parts move or scale, poses of objects do too; presences and posteriors stay."""
   scale, right, down = moved
   results = {}
   for frame in ("image", "parts"):
@@ -84,7 +84,7 @@ def test_objects_in_the_frame_of_their_parts_follow_them(moved):
 
 @pytest.mark.parametrize(("stop", "reached"), [("parts", OBJECT_HALF), ("none", OPEN_HALF)])
 def test_gradients_flow_where_they_are_not_stopped(stop, reached, tiny, result, run_open):
-  """As published, objects learn from parts as from constants, but for special features.
+  """As published, the object half sees part poses and presences as constants.
 
   Where all gradients are stopped: test_models_options.py.
   """
@@ -93,7 +93,7 @@ def test_gradients_flow_where_they_are_not_stopped(stop, reached, tiny, result, 
 
 
 def test_gradient_of_features_follows_its_schedule(tiny, result):
-  """What objects make of the part encoder's gradient: none, half, all; their own is as it was."""
+  """The objects' gradient to the part encoder is scaled; their own gradient is not."""
   _, variables, batch = tiny
   jacobian, terms, _ = result
   no_noise = {"part_encoder.presence_noise": 0.0, "object_decoder.presence_noise": 0.0}
@@ -117,17 +117,19 @@ def test_gradient_of_features_follows_its_schedule(tiny, result):
 
 
 def test_noise_of_training(tiny, result, run_open):
-  first, again, other = (run_open(tiny[1], jax.random.key(i))[2] for i in (0, 0, 1))
-  for stage, name in (("parts", "presence"), ("objects", "vote_presence")):
-    one, same, another, clean = (
-      getattr(getattr(output, stage), name) for output in (first, again, other, result[2])
-    )
-    np.testing.assert_array_equal(one, same)  # one program, one key
-    for different in (another, clean):
-      assert np.abs(one - different).max() > 0.05
-  # Noise is on presences alone: what does not read them is untouched, up to another compilation.
-  np.testing.assert_allclose(first.parts.poses, result[2].parts.poses, atol=1e-5)
-  np.testing.assert_allclose(first.parts.features, result[2].parts.features, atol=1e-5)
+  first = run_open(tiny[1], jax.random.key(0))[2]
+  again = run_open(tiny[1], jax.random.key(0))[2]
+  other = run_open(tiny[1], jax.random.key(1))[2]
+  clean = result[2]
+  # One program, one key.
+  np.testing.assert_array_equal(first.parts.presence, again.parts.presence)
+  np.testing.assert_array_equal(first.objects.vote_presence, again.objects.vote_presence)
+  for different in (other, clean):
+    assert np.abs(first.parts.presence - different.parts.presence).max() > 0.05
+    assert np.abs(first.objects.vote_presence - different.objects.vote_presence).max() > 0.05
+  # Noise is on presences alone; poses and features differ by another compilation.
+  np.testing.assert_allclose(first.parts.poses, clean.parts.poses, atol=1e-5)
+  np.testing.assert_allclose(first.parts.features, clean.parts.features, atol=1e-5)
 
 
 def test_loss_terms_against_numpy(tiny, result):
@@ -173,9 +175,9 @@ def test_two_views_of_an_image_agree_in_training_alone(tiny):
   @compiled
   def terms_of(variables):
     output = system.module.apply(variables, batch, train=False)
-    one_view, held_out, training = (
-      of.loss_terms(output, batch, step) for of, step in ((tiny[0], 7), (system, None), (system, 7))
-    )
+    one_view = tiny[0].loss_terms(output, batch, 7)
+    held_out = system.loss_terms(output, batch, None)
+    training = system.loss_terms(output, batch, 7)
     return one_view, held_out, training, sparsity.view_divergence(output.mass)
 
   one_view, held_out, training, divergence = terms_of(tiny[1])
@@ -192,8 +194,8 @@ def test_metrics_and_features(tiny, result):
   metrics = compiled(system.metrics)(output, batch)
   mixture = output.reconstruction.mixture
   winner = mixture.log_mixing.argmax(axis=1)
-  shown = np.take_along_axis(mixture.mean, winner[:, None, ..., None], axis=1)[:, 0]
-  error = ((shown - batch["image"]) ** 2).sum(axis=(1, 2, 3))
+  reconstruction = np.take_along_axis(mixture.mean, winner[:, None, ..., None], axis=1)[:, 0]
+  error = ((reconstruction - batch["image"]) ** 2).sum(axis=(1, 2, 3))
   np.testing.assert_allclose(metrics["squared_error"], error, rtol=1e-5)  # sums of 144
   for name in ("prior", "posterior"):
     right = getattr(output, f"{name}_logits").argmax(axis=1) == batch["label"]

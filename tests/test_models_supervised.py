@@ -1,4 +1,4 @@
-"""Models that are trained with labels, CapsNet and LeNet-5, against NumPy."""
+"""Supervised models, CapsNet and LeNet-5, against NumPy."""
 
 import jax
 import jax.numpy as jnp
@@ -29,19 +29,21 @@ def tiny_batch(num_labels=1):
 
 
 def runner(num_labels):
-  """Parameters, and a compiled function of parameters and batch: of `train` and not, outputs,
-  terms and measures; and pictures."""
+  """Parameters, and a compiled function of parameters and batch.
+
+  It returns output, terms and metrics in training, the same in evaluation, and pictures.
+  """
   system = tiny_system(num_labels)
   variables = random_variables(system.module, tiny_batch(num_labels), train=False)
 
   @compiled
   def run(variables, batch):
     outputs = [system.module.apply(variables, batch, train=train) for train in (True, False)]
-    found = [
+    results = [
       (output, system.loss_terms(output, batch, 0), system.metrics(output, batch))
       for output in outputs
     ]
-    return *found, system.pictures(variables, batch)
+    return *results, system.pictures(variables, batch)
 
   return variables, lambda variables, batch: jax.device_get(run(variables, batch))
 
@@ -116,18 +118,18 @@ def test_two_labels_have_a_reconstruction_each():
   assert terms["margin"] == pytest.approx(mean_margin(training.lengths, labels), rel=1e-5)
   order = np.argsort(-training.lengths, axis=1)[:, :2]
   np.testing.assert_array_equal(np.sort(evaluation.drawn), np.sort(order))
-  right = [len(set(label) & set(said)) / 2 for label, said in zip(labels, order, strict=True)]
+  right = [len(set(label) & set(answer)) / 2 for label, answer in zip(labels, order, strict=True)]
   np.testing.assert_array_equal(measures["accuracy"], right)
   again = in_order_of(jnp.asarray(labels), jnp.asarray(evaluation.drawn))
   np.testing.assert_array_equal(again, evaluation.drawn)
 
 
-def test_answers_stand_in_the_place_of_the_label_that_they_are():
+def test_right_answers_are_ordered_as_their_labels():
   labels = jnp.array([[1, 2], [1, 2], [1, 2], [1, 2], [1, 2]])
-  said = jnp.array([[1, 2], [2, 1], [5, 1], [2, 5], [5, 6]])
+  answers = jnp.array([[1, 2], [2, 1], [5, 1], [2, 5], [5, 6]])
   expected = [[1, 2], [1, 2], [1, 5], [5, 2], [5, 6]]
-  np.testing.assert_array_equal(in_order_of(labels, said), expected)
-  np.testing.assert_array_equal(in_order_of(labels[:, :1], said[:, :1]), said[:, :1])
+  np.testing.assert_array_equal(in_order_of(labels, answers), expected)
+  np.testing.assert_array_equal(in_order_of(labels[:, :1], answers[:, :1]), answers[:, :1])
 
 
 def test_pictures(trained):
@@ -142,13 +144,13 @@ def test_pictures(trained):
     np.testing.assert_allclose(perturbed[:, d, middle], reconstruction[:3], rtol=1e-5)
   # A change of one number, as the decoder sees it.
   changed = np.zeros((CLASSES, SIZE), np.float32)
-  said = int(output.drawn[1, 0])
+  predicted_class = int(output.drawn[1, 0])
   np.testing.assert_allclose(reconstruction, output.reconstruction[:, 0], rtol=1e-5)
   fed = {name: drawn["class_reconstructions"][name] for name in ("image", "label", "predicted")}
   expected = {"image": batch["image"], "label": batch["label"], "predicted": output.drawn[:, 0]}
   jax.tree.map(np.testing.assert_array_equal, fed, expected)
-  changed[said] = output.routing.parents[1, said]
-  changed[said, 2] += OFFSETS[-1]
+  changed[predicted_class] = output.routing.parents[1, predicted_class]
+  changed[predicted_class, 2] += OFFSETS[-1]
   pixels = decoded(jax.device_get(variables["params"]["decoder"]), changed)
   np.testing.assert_allclose(perturbed[1, 2, -1].reshape(-1), pixels, rtol=1e-4, atol=1e-5)
   # Of the first example, by iteration; couplings start even, which agreements are not.
@@ -196,8 +198,8 @@ def test_lenet_against_numpy():
   )
 
 
-def test_only_training_drops_hidden_units_and_that_changes_no_mean():
-  """Only an affine layer follows: over many draws its results have the mean of none dropped."""
+def test_dropout_is_in_training_alone_and_keeps_the_mean():
+  """An affine layer follows: over many draws, its mean equals the output without dropout."""
   system, batch, draws = tiny(cnn), cnn_batch(), 2000
   variables = random_variables(system.module, batch, train=False)
   same = jax.tree.map(lambda array: jnp.repeat(array[:1], draws, axis=0), batch)

@@ -1,5 +1,8 @@
-"""The SCAE in training: shipped configs made small, a golden step, one batch learnt by heart,
-gradients by finite differences, interruption, one device and four, and both scripts."""
+"""The SCAE in training, by shipped configs made small.
+
+A golden step, overfitting one batch, gradients by finite differences, interruption, one device and
+four, and both scripts.
+"""
 
 import dataclasses
 import json
@@ -43,7 +46,7 @@ from tests.toy_system import feed_of
 
 
 def unmoved(start, end) -> set[str]:
-  """Parameters that training has left as they were."""
+  """Paths of parameters that training has not changed."""
   same = jax.tree.map(np.array_equal, jax.device_get(start), jax.device_get(end))
   still = {jax.tree_util.keystr(path) for path, equal in jax.tree.leaves_with_path(same) if equal}
   # Softly drawing objects alone read the dummy vote, and a softmax sees no shift by a key's bias.
@@ -77,8 +80,8 @@ def test_golden_step(eight):
 
 
 @pytest.mark.slow
-def test_one_batch_is_learnt_by_heart(eight):
-  """The picture and the total: 0.24 and 0.05 of the start were measured with this seed."""
+def test_one_batch_is_overfitted(eight):
+  """Image term and total: 0.24 and 0.05 of the start were measured with this seed."""
   step, state, batch = eight
   history = []
   for i in range(300):
@@ -93,7 +96,7 @@ def test_one_batch_is_learnt_by_heart(eight):
 
 @pytest.mark.slow
 def test_gradient_of_the_total_by_differences():
-  """With soft draws and no gradient stopped, but for those of the probes, which are left out."""
+  """With soft votes and no stopped gradients; probes, which stop theirs, are left out."""
   weights = {name: 0.0 if name.endswith("_probe") else 1.0 for name in LOSS["weights"]}
   changes = {
     "stop_gradients": "none",
@@ -126,9 +129,11 @@ def test_seeds_decompose_one_matrix_at_a_time():
   settings, spec = read_settings(config), feed_of(load_digits(), 18, max_shift=1).spec
   system = make_system(settings, spec)
   program = jax.make_jaxpr(lambda: initial_states(settings, system, spec))()
-  found = [each for each in equations(program.jaxpr) if each.primitive.name == "qr"]
-  assert found, "without a decomposition this test sees nothing"
-  assert {each.invars[0].aval.ndim for each in found} == {2}
+  decompositions = [
+    equation for equation in equations(program.jaxpr) if equation.primitive.name == "qr"
+  ]
+  assert decompositions, "without a decomposition this test sees nothing"
+  assert {equation.invars[0].aval.ndim for equation in decompositions} == {2}
 
 
 @pytest.fixture
@@ -155,23 +160,24 @@ def twenty_steps():
 
 @pytest.mark.slow
 def test_one_device_and_four_agree(twenty_steps):
-  """Of eight examples each device has two, the views of an image; sparsity is over all eight.
+  """Each device has two of eight examples, the views of an image; sparsity is over all eight.
 
   In twenty steps the largest difference was 3e-6, in the image's term.
   """
   program, state = twenty_steps(1)
   start = jax.device_get(state.params)
-  end, one = run_steps(program, state, 20)
+  end, on_one = run_steps(program, state, 20)
   assert not unmoved(start, end.params)
   heldout = program.evaluate(end.params)
   of_training = {"terms/views", "total", "grad_norm"}
-  assert one.keys() - {f"terms/{name}" for name in heldout["terms"]} == of_training
+  assert on_one.keys() - {f"terms/{name}" for name in heldout["terms"]} == of_training
   assert np.isfinite(heldout["total"])
-  _, four = run_steps(*twenty_steps(4), 20)
-  assert {"terms/prior_between", "terms/posterior_between", "terms/views", "grad_norm"} <= set(four)
-  for name, values in one.items():
+  _, on_four = run_steps(*twenty_steps(4), 20)
+  shared = {"terms/prior_between", "terms/posterior_between", "terms/views", "grad_norm"}
+  assert shared <= set(on_four)
+  for name, values in on_one.items():
     assert len(np.unique(values)) == 20
-    np.testing.assert_allclose(four[name], values, rtol=1e-5, err_msg=name)
+    np.testing.assert_allclose(on_four[name], values, rtol=1e-5, err_msg=name)
 
 
 FIGURES = {
@@ -189,11 +195,12 @@ FIGURES = {
 
 
 def assert_reported(folder, split):
-  found = json.loads((folder / "metrics.json").read_text())
-  assert found["step"] == 6
-  assert source_of(found["scored_on"]) == {"dataset": "digits", "split": split, "examples": 60}
-  assert set(found["features"]) == {"prior", "posterior"}
-  for scores in (*found["features"].values(), found["pixels"]):
+  report = json.loads((folder / "metrics.json").read_text())
+  assert report["step"] == 6
+  expected = {"dataset": "digits", "split": split, "examples": 60}
+  assert source_of(report["scored_on"]) == expected
+  assert set(report["features"]) == {"prior", "posterior"}
+  for scores in (*report["features"].values(), report["pixels"]):
     assert 0 <= scores["lin_match"] <= 1
     assert 0 <= scores["lin_pred"] <= 1
 
@@ -201,8 +208,9 @@ def assert_reported(folder, split):
 @pytest.mark.slow
 @pytest.mark.usefixtures("one_device", "compiled_once")
 def test_both_scripts_and_an_interruption(tmp_path, monkeypatch, capsys):
-  """train.py on a config file of the user's, which reports, and evaluate.py on what it leaves; then
-  the same six steps with a stop after the third, between two lines of metrics.
+  """train.py on a user's config file, with its report, and evaluate.py on the run.
+
+  Then the same six steps with a stop after the third, between two lines of metrics.
 
   As programs of their own: test_training_process.py and test_evaluation_script.py.
   """

@@ -1,8 +1,9 @@
-"""Constellations through the scripts: trained, resumed, scored and refused as images are."""
+"""Constellations through train.py and evaluate.py: trained, scored, refused."""
 
 import dataclasses
 import functools
 import json
+import re
 
 import jax
 import numpy as np
@@ -63,9 +64,9 @@ def test_report_has_every_jitter_and_kind_for_each_seed(workdir):
   """What the figures are: test_evaluation_scenes.py."""
   for seed in (0, 1):
     folder = workdir / "evaluation" / f"seed-{seed}"
-    found = json.loads((folder / "metrics.json").read_text())
-    assert found["scored_on"] == {"dataset": "constellations", "split": "test", "examples": 24}
-    for kinds in found["segmentation"].values():
+    report = json.loads((folder / "metrics.json").read_text())
+    assert report["scored_on"] == {"dataset": "constellations", "split": "test", "examples": 24}
+    for kinds in report["segmentation"].values():
       accuracy = {kind: scores["accuracy"] for kind, scores in kinds.items()}
       assert accuracy["predicted_presence"] <= accuracy["true_presence"] <= accuracy["ransac"]
     assert (folder / "constellations.png").stat().st_size > 0
@@ -82,12 +83,12 @@ def test_another_generator_and_other_data_are_refused(workdir):
 @pytest.mark.usefixtures("not_drawn")
 def test_evaluate_opens_the_run(workdir, capsys):
   evaluate_py(f"--workdir={workdir}", "--step=16", "--max_examples=10")
-  found = json.loads(
+  report = json.loads(
     (workdir / "evaluation" / "constellations-test-step16-max10" / "metrics.json").read_text()
   )
-  assert found["step"] == 16
+  assert report["step"] == 16
   out = capsys.readouterr().out
-  assert "10 examples of constellations test. Step 16." in out
+  assert re.search(r"\b10\b.*constellations test\b.*\b16\b", out)
   assert "ransac" in out
 
 
@@ -100,7 +101,7 @@ def test_evaluate_opens_the_run(workdir, capsys):
     ("--max_examples=-1", "max_examples"),
   ],
 )
-def test_what_scenes_do_not_have_is_refused(workdir, capsys, flag, message):
+def test_flags_that_scenes_do_not_have_are_refused(workdir, capsys, flag, message):
   assert message in refused(capsys, evaluate_py, f"--workdir={workdir}", flag)
 
 
@@ -116,8 +117,8 @@ def test_training_scenes_are_new_and_fixed_ones_the_same():
   assert feed.spec == PointSpec(num_points=7, num_patterns=2, largest_pattern=4)
   assert feed.heldout["points"].shape == (NUM_VALIDATION, 7, 2)
   assert feed.num_heldout == NUM_VALIDATION
-  taken = feed.evaluation_batch(feed.heldout, np.array([5, 2]))
-  np.testing.assert_array_equal(taken["points"], feed.heldout["points"][[5, 2]])
+  batch = feed.evaluation_batch(feed.heldout, np.array([5, 2]))
+  np.testing.assert_array_equal(batch["points"], feed.heldout["points"][[5, 2]])
   test = scenes.test_scenes(0.0, 8)
   assert not np.array_equal(test["points"], feed.heldout["points"][:8])
 

@@ -89,23 +89,23 @@ def test_a_signal_while_nothing_trains_is_one_line(home, number, moment, message
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
 def test_a_closed_terminal_saves_the_run(home):
-  """Nobody reads what it says; the run must not fail at that."""
-  ours, theirs = os.openpty()
+  """Its output has no reader; the run must not fail for that."""
+  controller, terminal = os.openpty()
   workdir = home / "run"
   flags = ("--config=toy.py:long", f"--workdir={workdir}", "--config.train.num_steps=1000000")
   process = subprocess.Popen(
     [sys.executable, "-c", IN_A_TERMINAL, str(ROOT / "train.py"), *flags],
-    **dict.fromkeys(("stdin", "stdout", "stderr"), theirs),
+    **dict.fromkeys(("stdin", "stdout", "stderr"), terminal),
     start_new_session=True,
   )
-  os.close(theirs)
-  reader = threading.Thread(target=drain, args=(ours,), daemon=True)
+  os.close(terminal)
+  reader = threading.Thread(target=drain, args=(controller,), daemon=True)
   reader.start()
   try:
     wait_for_lines(process, workdir, 2)
     assert process.poll() is None
   finally:
-    os.close(ours)
+    os.close(controller)
   reader.join(10)
   assert process.wait(60) == 128 + signal.SIGHUP
   saved = max(int(path.name) for path in (workdir / "checkpoints").iterdir())
@@ -121,7 +121,7 @@ def drain(terminal: int) -> None:
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
-def test_ctrl_c_saves_though_tee_has_ended_before(home):
+def test_ctrl_c_saves_the_run_after_its_reader_has_ended(home):
   workdir = home / "run"
   flags = ("--config=toy.py:long", f"--workdir={workdir}", "--config.train.num_steps=1000000")
   process = start(str(ROOT / "train.py"), *flags)
@@ -171,7 +171,7 @@ def test_ctrl_c_saves_though_tee_has_ended_before(home):
   ],
 )
 @pytest.mark.usefixtures("as_users_have_it")
-def test_who_hears_a_signal(monkeypatch, script, code, printed):
+def test_signal_reaches_the_right_handler(monkeypatch, script, code, printed):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
   process = start("-c", LISTENING + script)
   output, _ = process.communicate(timeout=600)
@@ -186,12 +186,12 @@ def test_a_current_folder_that_was_removed_is_one_line(monkeypatch, tmp_path):
   monkeypatch.chdir(tmp_path / "gone")
   process = start("-c", LISTENING + inside)
   output, _ = process.communicate(timeout=600)
-  assert (process.returncode, output.count("\n")) == (2, 1)
-  assert "folder" in output
+  assert process.returncode == 2
+  assert re.fullmatch(r"error: .*\n", output)
 
 
 @pytest.mark.parametrize("ends", ["", "  print('more')\n", "  raise SystemExit(3)\n"])
-def test_output_that_nobody_reads_is_lost_and_no_error(monkeypatch, ends):
+def test_output_to_a_closed_pipe_is_no_error(monkeypatch, ends):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
   script = (
     "from scae_jax.interrupt import say\n"
@@ -217,7 +217,7 @@ def test_output_that_nobody_reads_is_lost_and_no_error(monkeypatch, ends):
   assert process.wait(60) == (3 if "SystemExit" in ends else 0)
 
 
-def test_commands_draw_and_print_whatever_the_terminal_and_a_notebook_have_chosen(monkeypatch):
+def test_commands_ignore_the_encoding_and_backend_of_the_terminal(monkeypatch):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
   monkeypatch.setenv("PYTHONIOENCODING", "ascii")
   monkeypatch.setenv("MPLBACKEND", "no_window_here")
@@ -245,14 +245,14 @@ def test_a_run_ends_with_the_sweep_that_is_killed(monkeypatch, tmp_path):
     time.sleep(0.02)
   process.kill()
   process.communicate()
-  own = int(log.read_text())
+  run_pid = int(log.read_text())
   try:
     while "SIG" not in log.read_text():
       assert time.monotonic() < deadline, "it goes on alone"
       time.sleep(0.02)
   finally:
     with contextlib.suppress(ProcessLookupError):
-      os.kill(own, signal.SIGKILL)
+      os.kill(run_pid, signal.SIGKILL)
 
 
 def test_second_signal_ends_a_busy_process_at_once(monkeypatch):

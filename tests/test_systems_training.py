@@ -1,4 +1,4 @@
-"""CapsNet and matrix capsules through training and report.
+"""CapsNet and matrix capsules in training and report.
 
 For LeNet-5 see test_reliability.py, for probabilistic capsules test_models_probabilistic.py.
 """
@@ -57,13 +57,19 @@ def test_it_learns_and_is_reported(name, tmp_path, monkeypatch):
   """The loss on held-out digits falls, and the report has its figures and numbers."""
   file, changes = SYSTEMS[name]
   drawn = []
+
+  def noted(figure, draw):
+    def note_and_draw(*arguments, **options):
+      drawn.append(figure)
+      return draw(*arguments, **options)
+
+    return note_and_draw
+
   monkeypatch.setattr(
     report, "draw_figures", lambda figures: {f.name: f.draw() and b"" for f in figures}
   )
   for figure, draw in FIGURES.items():
-    monkeypatch.setitem(
-      FIGURES, figure, lambda *args, f=figure, d=draw, **kw: drawn.append(f) or d(*args, **kw)
-    )
+    monkeypatch.setitem(FIGURES, figure, noted(figure, draw))
   config = importlib.import_module(f"configs.{file}").get_config("digits")
   config.update_from_flattened_dict(CADENCE | changes)
   run = train(config.lock(), tmp_path)
@@ -75,11 +81,11 @@ def test_it_learns_and_is_reported(name, tmp_path, monkeypatch):
   if name == "overlaid":
     assert set(written["mean"]) >= {"accuracy", "error", "both right"}
     return
-  found = written["classification"]
-  assert found["accuracy"] == pytest.approx(1 - found["error"])
+  scores = written["classification"]
+  assert scores["accuracy"] == pytest.approx(1 - scores["error"])
   # Of the report, on the same digits as the metric.
-  assert found["accuracy"] == pytest.approx(written["metrics"]["accuracy"], abs=1e-6)
-  assert np.sum(found["confusion"]) == 40
+  assert scores["accuracy"] == pytest.approx(written["metrics"]["accuracy"], abs=1e-6)
+  assert np.sum(scores["confusion"]) == 40
 
 
 GOLDEN = {

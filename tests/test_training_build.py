@@ -1,4 +1,4 @@
-"""What a config asks for is built, or refused before anything is trained."""
+"""Configs are built, or refused before training."""
 
 import dataclasses
 import functools
@@ -55,12 +55,12 @@ OVERLAY = {"data__overlay": True}
     ({"optimizer__clip_norm": 1e-60}, r"config\.optimizer\.clip_norm.* 1e-06"),
   ],
 )
-def test_what_does_not_fit_is_refused_before_training(changes, message):
+def test_configs_that_do_not_fit_are_refused_before_training(changes, message):
   with pytest.raises(RunError, match=message):
     build(read_settings(toy_config(**changes)))
 
 
-def test_what_is_known_without_the_data_is_what_training_saw(tmp_path):
+def test_saved_image_facts_are_those_of_training(tmp_path):
   settings = read_settings(toy_config(data__two_views=True))
   _, dataset, feed = build(settings)
   write_json(tmp_path / "data.json", describe_data(dataset))
@@ -81,7 +81,7 @@ def test_what_is_known_without_the_data_is_what_training_saw(tmp_path):
   check_same_data(tmp_path, described)
 
 
-def test_what_a_config_says_of_its_images_reaches_the_batches():
+def test_keys_of_augmentation_reach_the_batches():
   data = {"max_rotation": 10.0, "crop": 12, "brightness": 0.1, "contrast": 0.2, "canvas": 14}
   _, dataset, feed = build(read_settings(toy_config(**{f"data__{k}": data[k] for k in data})))
   assert dataset.image_shape == (12, 12, 1)  # what evaluation reads
@@ -93,7 +93,7 @@ def test_what_a_config_says_of_its_images_reaches_the_batches():
 
 
 def test_images_of_one_class_are_refused():
-  """A classifier of them would be right about all."""
+  """A classifier would be right about all of them."""
   data = dataset_of(random_images(10, 16, 16, 1), labels=np.zeros(10))
   for config in (toy_config, classifier_config):
     with pytest.raises(RunError, match=r"config\.data\.name.*'toy'"):
@@ -109,7 +109,7 @@ def test_images_of_one_class_are_refused():
     {"model__num_features": 10**9},
   ],
 )
-def test_a_step_that_needs_more_memory_than_there_is_is_refused(tmp_path, monkeypatch, changes):
+def test_a_step_that_exceeds_the_memory_is_refused(tmp_path, monkeypatch, changes):
   """On a device of 1 GB. Nothing is written, so that a smaller run can take the folder."""
   monkeypatch.setattr(step, "device_memory", lambda: 10**9)
   with pytest.raises(RunError, match=r"\d [GT]B.* 1\.0 GB"):
@@ -117,7 +117,7 @@ def test_a_step_that_needs_more_memory_than_there_is_is_refused(tmp_path, monkey
   assert not (tmp_path / "config.json").exists()
 
 
-def test_systems_and_weights_that_there_are_not_are_named():
+def test_unknown_systems_and_weights_are_named():
   config = toy_config().unlock()
   for name in ("nothing", "no_package.system", "tests.conftest"):
     config.system = name
@@ -141,7 +141,7 @@ def test_systems_and_weights_that_there_are_not_are_named():
     (lambda code: {"object_poses": code[:, :, None, None]}, r"object_presence.*4, 3\].*\(\)"),
   ],
 )
-def test_what_a_system_reads_has_one_row_an_example_and_names_of_its_own(changes, message):
+def test_wrong_shapes_and_names_of_a_systems_outputs_are_refused(changes, message):
   model = {"num_features": 3, "noise_scale": 0.0, "nan_below": 0.0}
   data = toy_data(side=4)
   system = make_system(model, dict(toy_config().loss), data)
@@ -162,14 +162,14 @@ def test_what_a_system_reads_has_one_row_an_example_and_names_of_its_own(changes
 def test_cores_are_devices_as_far_as_the_batch_divides(
   monkeypatch, cores, batch_size, views, devices
 ):
-  said = {}
+  updates = {}
   monkeypatch.setattr(hosts.os, "sched_getaffinity", lambda process: range(cores))
-  monkeypatch.setattr(hosts.jax.config, "update", said.__setitem__)
+  monkeypatch.setattr(hosts.jax.config, "update", updates.__setitem__)
   hosts.use_all_cores(batch_size, views)
-  assert said == {}  # XLA_FLAGS says how many
+  assert updates == {}  # XLA_FLAGS says how many
   monkeypatch.setenv("XLA_FLAGS", "")
   hosts.use_all_cores(batch_size, views)
-  assert said == {"jax_num_cpu_devices": devices}
+  assert updates == {"jax_num_cpu_devices": devices}
 
 
 def test_a_process_that_has_used_jax_keeps_its_devices(monkeypatch):

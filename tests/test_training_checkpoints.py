@@ -1,4 +1,4 @@
-"""What is kept, what comes back, and what happens to a checkpoint that is damaged."""
+"""Checkpoints: which are kept, what is restored, and damaged ones."""
 
 import asyncio
 import pathlib
@@ -137,7 +137,7 @@ def test_damaged_checkpoint_falls_back_to_the_one_before_and_says_so(tmp_path, d
 
 
 def test_held_out_loss_that_is_damaged_ranks_no_checkpoint(tmp_path):
-  """Though the checkpoint that is then the best is whole."""
+  """The message comes although the checkpoint that is then the best is undamaged."""
   save_all(tmp_path, {1: 3.0, 2: 2.0, 3: 2.5}, keep=3)
   change_the_progress(tmp_path / "2", '"selection_loss": 2.0', '"selection_loss": 6.0')
   messages: list[str] = []
@@ -147,7 +147,7 @@ def test_held_out_loss_that_is_damaged_ranks_no_checkpoint(tmp_path):
   assert "step 2" in message
 
 
-def test_what_is_no_folder_is_named(tmp_path):
+def test_files_in_place_of_folders_are_named(tmp_path):
   file = tmp_path / "checkpoints"
   file.write_text("")
   for writable in (False, True):

@@ -1,4 +1,7 @@
-"""How often is compiled, and where programs are kept. That they are: test_training_process.py."""
+"""The number of compilations, and the folder of compiled programs.
+
+That programs are kept there: test_training_process.py.
+"""
 
 import logging
 import pathlib
@@ -23,7 +26,7 @@ def as_before():
     jax.config.update(key, value)
 
 
-def test_folder_is_given_or_from_the_environment(monkeypatch):
+def test_compilation_cache_is_the_given_folder_or_the_environments(monkeypatch):
   home = pathlib.Path.home()
   both = {"JAX_COMPILATION_CACHE_DIR": "/jax", "SCAE_JAX_CACHE": "/ours"}
   for folder, environment, expected in (
@@ -45,7 +48,7 @@ def test_folder_is_given_or_from_the_environment(monkeypatch):
 
 
 def test_step_and_evaluation_are_compiled_once_each(tmp_path, caplog):
-  """Though the last dispatch of 22 steps is shorter, and the run is resumed and extended."""
+  """Also where the last dispatch of 22 steps is shorter and the run is resumed and extended."""
   config = {"train__steps_per_dispatch": 4, "train__log_every": 8, "train__eval_every": 8}
   config |= {"train__checkpoint_every": 8, "optimizer__schedule": "constant"}
   with jax.log_compiles(), caplog.at_level(logging.WARNING, "jax"):

@@ -1,6 +1,7 @@
-"""The command line, the sections' schemas, saved configs, and what a resumed run may change."""
+"""The command line, saved configs, and the keys that a resumed run may change."""
 
 import codecs
+import errno
 import json
 import pathlib
 import re
@@ -33,8 +34,8 @@ def test_file_preset_and_processes_are_named_on_the_command_line(home):
   assert "  --config.train.num_steps=480\n" in text
   assert "  --config.data.name='digits'\n" in text
   assert command.processes is None
-  found = parse("--coordinator=host:12", "--num_processes=3", "--process_id=2")
-  assert found.processes == Processes("host:12", 3, 2)
+  command = parse("--coordinator=host:12", "--num_processes=3", "--process_id=2")
+  assert command.processes == Processes("host:12", 3, 2)
   assert parse("--distributed").processes == Processes("", 0, 0)
   with pytest.raises(RunError, match=r"--process_id.*--coordinator=host:port"):
     parse("--process_id=1")
@@ -43,17 +44,21 @@ def test_file_preset_and_processes_are_named_on_the_command_line(home):
 @pytest.mark.parametrize("separator", ["=", " "])
 @pytest.mark.usefixtures("home")
 def test_overrides_have_the_types_of_the_config(separator):
-  given = {
+  overrides = {
     "train.num_steps": "20",
     "optimizer.learning_rate": "1",
     "data.name": "mnist",
     "train.tensorboard": "true",
     "loss.image": "2.5",
   }
-  flags = [f"--config.{key}{separator}{value}" for key, value in given.items()]
-  if separator == " ":
-    flags = [part for flag in flags if "tensorboard" not in flag for part in flag.split(" ")]
-    flags.append("--config.train.tensorboard")
+  flags = []
+  for key, value in overrides.items():
+    if separator == "=":
+      flags.append(f"--config.{key}={value}")
+    elif value == "true":
+      flags.append(f"--config.{key}")
+    else:
+      flags += [f"--config.{key}", value]
   # The overrides come before the file that they override.
   flags += ["--workdir=/tmp/somewhere", "--config=toy.py"]
   command = parse(*flags, default_config="missing.py")
@@ -112,7 +117,7 @@ def test_broken_config_files_are_explained(tmp_path, text, message):
     parse(default_config=str(tmp_path / "broken.py"))
 
 
-def test_an_unknown_flag_is_answered_with_the_known_ones_beside_any_others(home):
+def test_an_unknown_flag_is_answered_with_the_form_of_known_ones(home):
   with pytest.raises(RunError, match=r"'lr'.*--config\.SECTION\.KEY"):
     parse("--config.train.num_steps=3", "--lr=3")
 
@@ -133,7 +138,7 @@ def test_folders_below_which_no_checkpoint_can_be_saved_are_refused(tmp_path, na
       workdirs.check_same_run(workdir, toy_config())
 
 
-def test_the_mark_that_windows_writes_before_a_text_is_no_damage(tmp_path, caplog):
+def test_byte_order_marks_and_crlf_are_no_damage(tmp_path, caplog):
   write_workdir(tmp_path)
   (tmp_path / "metrics.jsonl").write_text('{"step": 4, "split": "train", "timing": {}}\n')
   for name in ("config.json", "data.json", "jax.json", "metrics.jsonl"):
@@ -146,7 +151,7 @@ def test_the_mark_that_windows_writes_before_a_text_is_no_damage(tmp_path, caplo
 
 
 def test_a_config_has_exactly_its_sections():
-  """And these their keys: test_bounds.py."""
+  """The keys of each section: test_bounds.py."""
   changed = toy_config().unlock()
   del changed["loss"]
   changed.other = 1
@@ -202,7 +207,7 @@ def test_resumed_run_may_change_cadence_and_grow(tmp_path):
     workdirs.check_same_run(workdir, toy_config(train__num_steps=23))
 
 
-def test_a_run_that_is_older_than_a_key_of_the_data_goes_on(tmp_path):
+def test_a_run_saved_before_a_key_existed_resumes(tmp_path):
   old = toy_config().unlock()
   for key in ("resize", "resize_fill", "channels"):
     del old.data[key]
@@ -244,11 +249,11 @@ def described(images=IMAGES, labels=LABELS, names=("cat", "dog"), **more):
   return workdirs.describe_data(Dataset("folder", names, splits))
 
 
-def test_data_set_of_a_run_is_known_again(tmp_path):
+def test_another_data_set_than_the_runs_own_is_refused(tmp_path):
   workdirs.check_same_data(tmp_path, described())  # a new folder
   write_workdir(tmp_path, data=described())
   workdirs.check_same_data(tmp_path, described(IMAGES.copy()))
-  for given, *messages in (
+  for description, *messages in (
     (described(PIXEL), r"train: .*'examples': 5, .*'hash'"),
     (described(labels=1 - LABELS), "train: ", "test: "),
     (
@@ -260,7 +265,7 @@ def test_data_set_of_a_run_is_known_again(tmp_path):
     (described(names=("cat", "bird")), r"class_names: \['cat', 'dog'\].*\['cat', 'bird'\]"),
   ):
     with pytest.raises(RunError) as info:
-      workdirs.check_same_data(tmp_path, given)
+      workdirs.check_same_data(tmp_path, description)
     _, *lines, last = str(info.value).splitlines()
     for message, line in zip(messages, lines, strict=True):
       assert re.search(message, line)
@@ -272,7 +277,7 @@ def test_data_set_of_a_run_is_known_again(tmp_path):
 WRONG_JSON = (b'{"name": ', b"[1]", b"[" * 100_000, b"\xff\xfe", None)
 
 
-def test_workdir_that_cannot_be_written_or_is_taken_is_refused(tmp_path, monkeypatch):
+def test_unwritable_and_locked_workdirs_are_refused(tmp_path, monkeypatch):
   def assert_refused(path, message):
     with pytest.raises(RunError, match=message):
       write_workdir(path)
@@ -283,11 +288,11 @@ def test_workdir_that_cannot_be_written_or_is_taken_is_refused(tmp_path, monkeyp
   (tmp_path / "file").write_text("")
   assert_refused(tmp_path / "file" / "run", "--workdir")
 
-  def full(path, text):
-    raise OSError(30, "Read-only file system", str(path))
+  def fail(path, text):
+    raise OSError(errno.EROFS, "disk", str(path))
 
-  monkeypatch.setattr(workdirs, "write_whole", full)
-  assert_refused(tmp_path / "run", r"Read-only file system.*config\.json")
+  monkeypatch.setattr(workdirs, "write_whole", fail)
+  assert_refused(tmp_path / "run", r"disk.*config\.json")
   assert not (tmp_path / "run" / "config.json").exists()
 
 
@@ -313,7 +318,7 @@ def test_broken_files_are_explained(tmp_path, content):
     workdirs.check_same_data(tmp_path, described())
 
 
-def test_config_that_is_not_as_it_was_written_is_used_with_a_warning(tmp_path, caplog):
+def test_an_edited_saved_config_is_used_with_a_warning(tmp_path, caplog):
   write_workdir(tmp_path)
   path = tmp_path / "config.json"
   assert workdirs.load_settings(tmp_path).model["num_features"] == 8
@@ -324,7 +329,7 @@ def test_config_that_is_not_as_it_was_written_is_used_with_a_warning(tmp_path, c
 
 
 def test_saved_config_imports_no_code(tmp_path, monkeypatch):
-  """But a module that the program has imported, or that its user names, may be its system."""
+  """Its system is a module that is imported already, or that the user names."""
   write_workdir(tmp_path)
   assert workdirs.load_settings(tmp_path).system == "tests.toy_system"  # is imported here
   (tmp_path / "payload.py").write_text("raise SystemExit('code of a folder that was shared')")
@@ -350,8 +355,8 @@ def test_saved_config_imports_no_code(tmp_path, monkeypatch):
     assert workdirs.load_settings(tmp_path).system == name
 
 
-def test_only_errors_of_what_was_asked_are_explained():
-  with pytest.raises(RunError, match="no such file"), explained():
-    raise FileNotFoundError("no such file")
+def test_user_errors_are_explained_and_defects_keep_their_traceback():
+  with pytest.raises(RunError, match=r"nowhere\.txt"), explained():
+    raise FileNotFoundError("nowhere.txt")
   with pytest.raises(TypeError), explained():
-    raise TypeError("a defect keeps its traceback")
+    raise TypeError

@@ -1,4 +1,4 @@
-"""Whole runs in this process: resumption, the best checkpoint, numbers gone wrong, refusals."""
+"""Whole runs in this process: resuming, the best checkpoint, nonfinite numbers, refusals."""
 
 import json
 import pathlib
@@ -38,7 +38,7 @@ CONFIG = toy_config(train__num_steps=90, **CADENCE)
 
 @pytest.fixture(scope="module")
 def uninterrupted(tmp_path_factory) -> pathlib.Path:
-  """A finished run, whose lines of a step were there before its checkpoint.
+  """A finished run. The lines of a step are written before its checkpoint.
 
   The best checkpoint is that of the lowest loss without the probe.
   """
@@ -77,20 +77,21 @@ def test_lines_follow_the_cadence_and_are_means_over_their_steps(uninterrupted, 
   steps = sorted(int(path.name) for path in (uninterrupted / "checkpoints").iterdir())
   assert steps[-2:] == [72, 90]
   assert load_settings(uninterrupted).config.to_dict() == CONFIG.to_dict()
-  each = each_step
-  assert [line["step"] for line in each] == list(range(1, 17))
+  assert [line["step"] for line in each_step] == list(range(1, 17))
   first = metrics(uninterrupted)[0]
   assert first["split"] == "train"
   # Steps of float32 that were compiled one at a time and many at a time may round apart.
-  assert first["total"] == pytest.approx(np.mean([line["total"] for line in each]), rel=1e-6)
+  totals = [line["total"] for line in each_step]
+  assert first["total"] == pytest.approx(np.mean(totals), rel=1e-6)
   for name, value in first["terms"].items():
-    assert value == pytest.approx(np.mean([line["terms"][name] for line in each]), rel=1e-6)
+    values = [line["terms"][name] for line in each_step]
+    assert value == pytest.approx(np.mean(values), rel=1e-6)
 
 
 def test_run_that_is_stopped_resumed_and_extended_is_the_uninterrupted_one(
   uninterrupted, tmp_path, monkeypatch, capfd
 ):
-  """Stopped between lines and checkpoints."""
+  """It is stopped between lines of metrics and checkpoints."""
   short = toy_config(train__num_steps=48, **CADENCE)
 
   handlers = [signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)]
@@ -143,10 +144,9 @@ def test_full_disk_stops_the_run_until_there_is_room(
   try:
     with monkeypatch.context() as patch:
       patch.setattr(Program, "run", run)
-      there = rf"{tmp_path}(/checkpoints)?\b.*File too large"
-      with pytest.raises(WriteError, match=there):
+      with pytest.raises(WriteError, match=re.escape(str(tmp_path))):
         train(CONFIG, tmp_path)
-    with pytest.raises(RunError, match=str(tmp_path)):
+    with pytest.raises(RunError, match=re.escape(str(tmp_path))):
       train(CONFIG, tmp_path)
   finally:
     resource.setrlimit(resource.RLIMIT_FSIZE, limits)
@@ -156,7 +156,7 @@ def test_full_disk_stops_the_run_until_there_is_room(
     assert_same_run(tmp_path, uninterrupted)
 
 
-def test_changed_lines_are_kept_and_it_is_said_once(uninterrupted, tmp_path, capfd):
+def test_edited_lines_of_metrics_are_kept_and_reported_once(uninterrupted, tmp_path, capfd):
   workdir = shutil.copytree(uninterrupted, tmp_path / "run")
   path, longer = workdir / "metrics.jsonl", toy_config(train__num_steps=100, **CADENCE)
   changed = path.read_text().replace('"step": 16,', '"step": 17,')
@@ -197,7 +197,7 @@ def test_heldout_loss_that_is_not_finite_stops_before_the_checkpoint(tmp_path, m
   message = r"step 8\b.*image = nan\b"
   with pytest.raises(NonFiniteError, match=message):
     train(toy_config(), tmp_path)
-  with pytest.raises(RunError, match="checkpoint"):
+  with pytest.raises(RunError, match=re.escape(str(tmp_path))):
     open_run(tmp_path)
 
 
@@ -230,12 +230,12 @@ def test_run_stopped_before_its_first_step_does_not_claim_to_be_saved(tmp_path, 
     patch.setattr(Program, "compile", compile_and_stop)
     with pytest.raises(Interrupted, match=r"\b24\b"):
       train(toy_config(), tmp_path)
-  with pytest.raises(RunError, match="checkpoint"):
+  with pytest.raises(RunError, match=re.escape(str(tmp_path))):
     open_run(tmp_path)
 
 
 def test_wall_clock_counts_all_but_compilation_and_each_session_anew(tmp_path, monkeypatch):
-  """By a clock that only what follows moves; `run` has four steps."""
+  """The clock is moved by the calls below alone; `run` has four steps."""
   clock = types.SimpleNamespace(now=0.0, perf_counter=lambda: clock.now)
   monkeypatch.setattr(loop, "time", clock)
 

@@ -34,9 +34,9 @@ def test_scheduled_weight_is_a_line_between_points():
   schedule = {"image": ((10, 0.5), (20, 2.0), (40, 0.0)), "between": ()}
   system = toy_system(loss_schedule=schedule)
   weights = jax.jit(jax.vmap(functools.partial(scheduled_weights, system)))
-  found = weights(jnp.array([0, 10, 15, 20, 30, 99]))
-  np.testing.assert_allclose(found["image"], [0.5, 0.5, 1.25, 2.0, 1.0, 0.0], rtol=1e-6)
-  assert (found["between"] == 0.5).all()
+  values = weights(jnp.array([0, 10, 15, 20, 30, 99]))
+  np.testing.assert_allclose(values["image"], [0.5, 0.5, 1.25, 2.0, 1.0, 0.0], rtol=1e-6)
+  assert (values["between"] == 0.5).all()
 
 
 POINTS = r"config\.loss\.schedule\.image "
@@ -55,13 +55,13 @@ POINTS = r"config\.loss\.schedule\.image "
     ),
   ],
 )
-def test_weights_and_schedules_that_are_none_are_refused(changes, message):
-  """Also of systems that do not check their own: a negative weight would be maximised."""
+def test_invalid_weights_and_schedules_are_refused(changes, message):
+  """Also where a system does not check its own: a term of negative weight would be maximised."""
   with pytest.raises(ValueError, match=message):
     check_system(toy_system(**changes), toy_data(side=4), 2)
 
 
-def test_first_step_that_is_not_finite_is_named():
+def test_first_step_with_a_nonfinite_number_is_named():
   rows = {"terms/image": np.ones(4), "terms/code": np.ones(4), "grad_norm": np.ones(4)}
   check_finite(rows, 100, [0], saved=96)
   rows["grad_norm"] = np.array([1.0, 1.0, np.inf, np.nan])
@@ -146,7 +146,7 @@ def test_lines_after_the_restored_step_are_dropped(tmp_path):
   [b"{broken", b"[1]", b'{"split": "train"}', b"\xff\xfe", b"[" * 100_000, b'{"step": true}'],
   ids=lambda text: repr(text[:20]),
 )
-def test_what_is_no_line_of_metrics_is_named(tmp_path, text):
+def test_broken_lines_of_metrics_are_named(tmp_path, text):
   path = tmp_path / "metrics.jsonl"
   first, third = (json.dumps(line(step)).encode() for step in (10, 20))
   path.write_bytes(b"\n".join([first, text, third, b""]))
@@ -176,7 +176,7 @@ def test_missing_tensorboard_says_how_to_install_it(monkeypatch):
     import_tensorboard()
 
 
-def test_display_prints_plain_lines_where_there_is_no_terminal():
+def test_display_prints_plain_lines_without_a_terminal():
   file = io.StringIO()
   with Display(num_steps=40, file=file) as display:
     display.advance(10, 2.0)
@@ -184,14 +184,11 @@ def test_display_prints_plain_lines_where_there_is_no_terminal():
     display.line(line(10, "test"))
     display.line(line(10, "validation"))
     display.say("[bold]as it is[/bold]")
-  text = file.getvalue()
-  assert text.splitlines() == [
-    "step 10/40  train       total 0.3  image 1  2 steps/s  0:00:15 left",
-    "step 10/40  test        total 0.3  image 1  right 0.5",
-    "step 10/40  validation  total 0.3  image 1  right 0.5",
-    "[bold]as it is[/bold]",
-  ]
-  assert "\x1b" not in text
+  train_line, test_line, validation_line, plain_line = file.getvalue().splitlines()
+  assert re.search(r"10/40 +train +total 0\.3 +image 1 .*\b2\b.*0:00:15", train_line)
+  assert re.search(r"10/40 +test +total 0\.3 +image 1 +right 0\.5", test_line)
+  assert re.search(r"10/40 +validation +total 0\.3 +image 1 +right 0\.5", validation_line)
+  assert plain_line == "[bold]as it is[/bold]"  # no markup
 
 
 class Terminal(io.StringIO):
@@ -209,7 +206,7 @@ SCAE_TERMS = dict(zip(tiny.TERMS, VALUES, strict=True))
 
 
 @pytest.mark.parametrize(("columns", "num_lines"), [(80, 4), (120, 2)])
-def test_losses_leave_bar_count_speed_and_time_on_the_terminal(monkeypatch, columns, num_lines):
+def test_progress_fits_the_width_of_the_terminal(monkeypatch, columns, num_lines):
   monkeypatch.setenv("TERM", "xterm")
   monkeypatch.setenv("COLUMNS", str(columns))
   file = Terminal()
@@ -217,10 +214,10 @@ def test_losses_leave_bar_count_speed_and_time_on_the_terminal(monkeypatch, colu
     display.line(line(22_000) | {"total": 156.25, "terms": SCAE_TERMS})
     display.line(line(22_000, "test"))
     display.advance(22_000, 2.345)
-  assert "step 22000/300000  test" in file.getvalue()
-  assert "step 22000/300000  train" not in file.getvalue()  # the bar has it
+  assert re.search("22000/300000 +test", file.getvalue())
+  assert not re.search("22000/300000 +train", file.getvalue())  # the bar has it
   bar, *losses = file.last_frame()
-  assert re.fullmatch(r"training ━.{20,}━  22000/300000 2.345 steps/s  1 day, 8:55:50 left", bar)
+  assert re.search(r"22000/300000 .*\b2\.345 .*\b1 day, 8:55:50\b", bar)
   assert len(bar) <= columns
   assert max(map(len, losses)) <= columns
   assert len(losses) == num_lines
@@ -230,7 +227,7 @@ def test_losses_leave_bar_count_speed_and_time_on_the_terminal(monkeypatch, colu
 
 @pytest.mark.parametrize("error", [BrokenPipeError(), OSError(errno.EIO, "Input/output error")])
 @pytest.mark.parametrize("is_terminal", [False, True])
-def test_a_reader_that_is_gone_does_not_stop_the_run(error, is_terminal):
+def test_a_closed_output_does_not_stop_the_run(error, is_terminal):
   """A pipe whose other end has ended, and a terminal that was closed."""
 
   class Unread(io.StringIO):

@@ -1,4 +1,4 @@
-"""Update rules against NumPy transcriptions, and the schedules against their equations."""
+"""Update rules against NumPy transcriptions, schedules against their equations."""
 
 import dataclasses
 import math
@@ -64,17 +64,17 @@ def tensorflow_rmsprop(grads: list, learning_rates: list[float], options) -> lis
 
 
 def assert_same_history(actual: list, expected: list) -> None:
-  for step, (ours, theirs) in enumerate(zip(actual, expected, strict=True)):
-    for name in theirs:
+  for step, (values, reference) in enumerate(zip(actual, expected, strict=True)):
+    for name in reference:
       # float32 against float64 over 30 steps.
       np.testing.assert_allclose(
-        ours[name], theirs[name], rtol=2e-5, atol=1e-6, err_msg=f"step {step}, {name}"
+        values[name], reference[name], rtol=2e-5, atol=1e-6, err_msg=f"step {step}, {name}"
       )
 
 
 @pytest.mark.parametrize("clip_norm", [0.0, 2.5])
 def test_rmsprop_is_tensorflows_rule(clip_norm):
-  """It keeps old learning rates in its momentum; gradients are clipped by the norm of all."""
+  """Momentum keeps old learning rates. Gradients are clipped by their global norm."""
   changes = {"schedule": "exponential", "decay_steps": 3, "decay_rate": 0.2}
   options = dataclasses.replace(OPTIONS, **changes, clip_norm=clip_norm)
   learning_rates = [0.01 * 0.2 ** (step / 3) for step in range(30)]
@@ -87,28 +87,34 @@ def test_rmsprop_is_tensorflows_rule(clip_norm):
   assert_same_history(apply_optimizer(make_optimizer(options), grads), expected)
 
 
+def test_rmsprop_without_epsilon_has_that_of_its_batch_size():
+  """As in the release of Kosiorek et al. 2019: (10 batch_size)^-2."""
+  settings = read_settings(toy_config(train__batch_size=16, optimizer__epsilon=0.0))
+  assert settings.optimizer.epsilon == 160**-2.0
+
+
 def test_adam_has_the_numbers_of_the_options():
-  found = make_optimizer(dataclasses.replace(OPTIONS, name="adam"))
+  optimizer = make_optimizer(dataclasses.replace(OPTIONS, name="adam"))
   expected = optax.adam(0.01, b1=0.8, b2=0.95, eps=1e-3)
   grads = gradients(20)
-  assert_same_history(apply_optimizer(found, grads), apply_optimizer(expected, grads))
+  assert_same_history(apply_optimizer(optimizer, grads), apply_optimizer(expected, grads))
 
 
 @pytest.mark.parametrize(("name", "clip_norm"), [("adam", 0.0), ("rmsprop", 0.5)])
 def test_weight_decay_is_a_term_of_the_loss(name, clip_norm):
-  """Of kernels alone: the steps are those of gradients to which the term's are added."""
+  """The gradients of kernels, and of nothing else, have the decay added to them."""
   options = dataclasses.replace(OPTIONS, name=name, clip_norm=clip_norm)
   rule = make_optimizer(options)
   params = {"kernel": jnp.ones((3, 2)), "bias": jnp.ones(2), "cost": jnp.ones(())}
   rng = np.random.RandomState(0)
   grads = [jax.tree.map(lambda leaf: rng.randn(*leaf.shape), params) for _ in range(5)]
   decaying = make_optimizer(dataclasses.replace(options, weight_decay=0.3))
-  found, expected, plain = (
+  decayed, expected, plain = (
     apply_optimizer(optimizer, grads, params, of_kernel)[-1]
     for optimizer, of_kernel in ((decaying, 0.0), (rule, 0.3), (rule, 0.0))
   )
-  chex.assert_trees_all_close(found, expected, rtol=1e-5, atol=1e-6)
-  assert np.abs(found["kernel"] - plain["kernel"]).max() > 1e-3
+  chex.assert_trees_all_close(decayed, expected, rtol=1e-5, atol=1e-6)
+  assert np.abs(decayed["kernel"] - plain["kernel"]).max() > 1e-3
 
 
 def test_a_run_without_weight_decay_has_the_state_that_it_had_before_there_was_any():
@@ -116,8 +122,8 @@ def test_a_run_without_weight_decay_has_the_state_that_it_had_before_there_was_a
   rule = optax.adam(optax.constant_schedule(0.01))
   for clip_norm, expected in ((0.0, rule), (1.0, optax.chain(optax.identity(), rule))):
     options = dataclasses.replace(OPTIONS, name="adam", clip_norm=clip_norm)
-    found = make_optimizer(options).init(params)
-    assert jax.tree.structure(found) == jax.tree.structure(expected.init(params))
+    state = make_optimizer(options).init(params)
+    assert jax.tree.structure(state) == jax.tree.structure(expected.init(params))
 
 
 @pytest.mark.parametrize(
@@ -152,7 +158,7 @@ def test_a_cosine_must_last_as_long_as_the_run():
   options = dataclasses.replace(OPTIONS, schedule="cosine", warmup_steps=4, decay_steps=10)
   with pytest.raises(RunError, match=r" 14\b.*optimizer\.decay_steps.* 15\b"):
     resolve(options, train)
-  resolve(options, dataclasses.replace(train, num_steps=14))
+  assert resolve(options, dataclasses.replace(train, num_steps=14)) == options
   resolve(dataclasses.replace(options, end_factor=0.1), train)
   resolve(dataclasses.replace(options, schedule="exponential"), train)
   train = dataclasses.replace(TOY.train, num_steps=10)

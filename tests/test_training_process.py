@@ -1,4 +1,4 @@
-"""train.py as a process: resumed by a sweep, and from there to its report; what it refuses."""
+"""train.py as a process: interrupted, resumed by a sweep up to its report; refusals."""
 
 import csv
 import errno
@@ -59,10 +59,10 @@ import os
 import numpy as np
 import scae_jax
 model, images = scae_jax.load("digits"), np.zeros((1, 8, 8))
-found = model.encode(images)
+encoding = model.encode(images)
 for act in (
   lambda: model.encode(images),
-  lambda: model.draw(found),
+  lambda: model.draw(encoding),
   lambda: model.predict(images),
   lambda: scae_jax.load("digits"),
 ):
@@ -83,8 +83,11 @@ def stamps(folder: pathlib.Path) -> dict[pathlib.Path, int]:
 
 @pytest.mark.slow
 def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
-  """SIGTERM at random. That the run goes on as if nothing were is tested in test_training_loop.py,
-  and after SIGKILL in test_reliability.py. All that a sweep knows is in its folders."""
+  """SIGTERM comes at a random moment; all that a sweep knows is in its folders.
+
+  That a resumed run is the uninterrupted one: test_training_loop.py, after SIGKILL
+  test_reliability.py.
+  """
   images = save_images(home / "images", 10, 100)
   (images / "class0" / "notes.txt").write_text("no image")
   rows, root = rows_of(home, SWEEP.format(home)), home / "runs" / "sweep"
@@ -113,14 +116,14 @@ def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
   others = [line for line in lines if line and not re.match(OURS, line)]
   assert len(others) == 1, output
   assert "SIGTERM" in others[0]
-  found = re.search(rf"\b(\d+) of 480\b.*{workdir}", last)
-  assert found, output
-  assert max(line["step"] for line in metrics(workdir)) <= int(found[1])
+  saved = re.search(rf"\b(\d+) of 480\b.*{workdir}", last)
+  assert saved, output
+  assert max(line["step"] for line in metrics(workdir)) <= int(saved[1])
 
   sweep_script.main(["sweep.toml"])
   assert "2/2 late" in capsys.readouterr().out
   log = (workdir / "train.log").read_text()
-  assert re.search(rf"step {found[1]}\b(?!/)", log)
+  assert re.search(rf"step {saved[1]}\b(?!/)", log)
   training, _, report = log.partition("| | seed 1 |")  # stdout follows at the end
   assert all(re.match(OURS, line) for line in training.splitlines()[1:]), log
   assert "LIN-MATCH" in report
@@ -137,14 +140,14 @@ def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
   assert stamps(workdir) == kept
 
 
-# What the environment or the folder does to the command, and what its one line names.
+# The one line of error names the variable.
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
 @pytest.mark.parametrize(
   ("variable", "value"),
   [("JAX_PLATFORMS", "cuda"), ("JAX_PLATFORMS", "none"), ("JAX_DISABLE_JIT", "1")],
 )
-def test_an_environment_that_jax_cannot_work_in_is_one_line(home, monkeypatch, variable, value):
+def test_an_unusable_jax_environment_is_one_line(home, monkeypatch, variable, value):
   monkeypatch.setenv(variable, value)
   process = start(str(ROOT / "train.py"), "--config=toy.py", "--workdir=run")
   output, _ = process.communicate(timeout=600)
@@ -155,7 +158,7 @@ def test_an_environment_that_jax_cannot_work_in_is_one_line(home, monkeypatch, v
 
 @pytest.mark.parametrize("name", ["closed", "closed/below", "n" * 300])
 def test_a_workdir_that_cannot_be_read_is_one_line(home, monkeypatch, capsys, name):
-  """Permissions are played, because root has all."""
+  """Missing permissions are simulated, because root has all of them."""
   for function in ("stat", "listdir"):
     monkeypatch.setattr(os, function, closed(home / "closed", getattr(os, function)))
   flag = f"--workdir={home / name}"
@@ -187,7 +190,7 @@ def closed(folder, function):
   return of_permitted
 
 
-def test_a_home_folder_is_meant_wherever_a_path_is_given(home, monkeypatch, capsys):
+def test_tilde_is_expanded_in_every_path(home, monkeypatch, capsys):
   monkeypatch.setenv("HOME", str(home / "me"))
   (home / "me").mkdir()
   (home / "toy.py").rename(home / "me" / "toy.py")
@@ -212,15 +215,15 @@ def test_a_home_folder_is_meant_wherever_a_path_is_given(home, monkeypatch, caps
 
 @pytest.mark.slow
 @pytest.mark.usefixtures("as_users_have_it")
-def test_a_forked_child_says_that_it_cannot_go_on(monkeypatch):
+def test_a_forked_child_raises_run_errors(monkeypatch):
   process = start("-W", "ignore", "-c", FORKED)
   output, _ = process.communicate(timeout=600)
   assert output == 4 * "RunError spawn\n"
 
 
 def test_refused_command_line_is_one_message_and_exit_code_2(home, capsys):
-  given = ("--config=toy.py", "--workdir=none", "--config.train.steps=3")
-  (line,) = refused(capsys, train_py, *given).splitlines()
+  flags = ("--config=toy.py", "--workdir=none", "--config.train.steps=3")
+  (line,) = refused(capsys, train_py, *flags).splitlines()
   assert re.match(r"error: .*'train\.steps'.*config\.train\b.*'num_steps'", line)
   assert not (home / "none").exists()
 

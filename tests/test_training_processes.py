@@ -88,7 +88,7 @@ Program.run, loop.train = run, train_twice
 
 
 def start(folder: pathlib.Path, preset: str, before: str = "") -> list[subprocess.Popen]:
-  """Both processes of a run, two devices each; what they say goes to `<folder>/log<process>`."""
+  """Both processes of a run, two devices each; their output goes to `<folder>/log<process>`."""
   (folder / "toy.py").write_text(CONFIG_FILE)
   with socket.socket() as free:
     free.bind(("localhost", 0))
@@ -102,28 +102,30 @@ def start(folder: pathlib.Path, preset: str, before: str = "") -> list[subproces
     "JAX_PERSISTENT_CACHE_MIN_COMPILE_TIME_SECS": "0",
   }
   for i in range(2):
-    own = ["--num_processes=2", f"--process_id={i}"]
+    process_flags = ["--num_processes=2", f"--process_id={i}"]
     with (folder / f"log{i}").open("w") as log:
       STARTED.append(
-        subprocess.Popen([*command, *own], env=environment, stdout=log, stderr=subprocess.STDOUT)
+        subprocess.Popen(
+          [*command, *process_flags], env=environment, stdout=log, stderr=subprocess.STDOUT
+        )
       )
   return STARTED[-2:]
 
 
 @pytest.fixture(autouse=True)
 def ended():
-  """No process of a test that fails runs on."""
+  """Kills the processes of a test that fails."""
   yield
   while STARTED:
     STARTED.pop().kill()
 
 
-def said(folder: pathlib.Path, process: int) -> str:
+def log_of(folder: pathlib.Path, process: int) -> str:
   return (folder / f"log{process}").read_text()
 
 
 def wait_for_checkpoint(step: int, folder: pathlib.Path, process: subprocess.Popen) -> None:
-  """Until a checkpoint of this step or a later one stands: they are written beside the steps."""
+  """Waits for a checkpoint of this step or a later one."""
   deadline, checkpoints = time.monotonic() + 600, folder / "run" / "checkpoints"
   while process.poll() is None:
     names = [path.name for path in checkpoints.glob("*")]
@@ -138,8 +140,8 @@ def assert_close_runs(workdir: pathlib.Path, expected: pathlib.Path) -> None:
   for line, other in zip(metrics(workdir), metrics(expected), strict=True):
     assert (line["step"], line["split"]) == (other["step"], other["split"])
     for name, value in (*other["terms"].items(), ("total", other["total"])):
-      own = line["total"] if name == "total" else line["terms"][name]
-      np.testing.assert_allclose(own, value, rtol=1e-5, atol=1e-7, err_msg=f"{name} {line}")
+      actual = line["total"] if name == "total" else line["terms"][name]
+      np.testing.assert_allclose(actual, value, rtol=1e-5, atol=1e-7, err_msg=f"{name} {line}")
 
 
 @pytest.fixture(scope="module")
@@ -151,15 +153,15 @@ def alone(tmp_path_factory) -> pathlib.Path:
 
 @pytest.mark.slow
 def test_two_processes_train_as_one(alone, tmp_path):
-  """Stopped between two checkpoints, too: one host is asked to, both do, after the same step."""
+  """One host is asked to stop between two checkpoints: both stop after the same step."""
   codes = [process.wait(600) for process in start(tmp_path, "short", STOPPED_ONCE)]
-  assert codes == [0, 0], said(tmp_path, 0) + said(tmp_path, 1)
+  assert codes == [0, 0], log_of(tmp_path, 0) + log_of(tmp_path, 1)
   assert_close_runs(tmp_path / "run", alone)
   run = open_run(tmp_path / "run")  # what four devices of two processes wrote, read by one
   assert run.step == 24
   for process in (0, 1):
-    assert re.search(r"\b12 of 24\b", said(tmp_path, process))
-  first, second = said(tmp_path, 0), said(tmp_path, 1)
+    assert re.search(r"\b12 of 24\b", log_of(tmp_path, process))
+  first, second = log_of(tmp_path, 0), log_of(tmp_path, 1)
   assert re.search(r"step 12\b(?! of|/)", first)
   # Process 0 alone talks and reports.
   for fact in ("step 24/24", f"reported step 24 in {tmp_path / 'run'}"):  # of SCRIPT, above
@@ -171,17 +173,14 @@ def test_two_processes_train_as_one(alone, tmp_path):
 def test_process_that_dies_ends_the_run_and_another_resumes(tmp_path, capfd):
   first, second = start(tmp_path, "long")
   wait_for_checkpoint(16, tmp_path, first)
-  assert first.poll() is None, said(tmp_path, 0)  # it is the other's death that ends it
+  assert first.poll() is None, log_of(tmp_path, 0)  # it is the other's death that ends it
   second.kill()
   code, killed = first.wait(600), second.wait(600)
   assert killed == -9
-  # A collective operation that fails; or the heartbeat, where the death falls into a checkpoint; or
-  # Gloo, the CPU's transport, which aborts where it falls between two of its messages.
-  messages = {
-    1: ("process 0 of 2",),
-    -6: ("another task died", "gloo::EnforceNotMet"),
-  }
-  assert any(message in said(tmp_path, 0) for message in messages[code])
+  # A collective operation fails; or the heartbeat or Gloo, the CPU's transport, aborts (-6).
+  assert code in (1, -6), log_of(tmp_path, 0)
+  if code == 1:
+    assert re.search(r"\b0 of 2\b", log_of(tmp_path, 0))
   # On the four devices of this process, which go on where the last checkpoint stands.
   step = open_run(tmp_path / "run").step
   assert step >= 16
@@ -201,8 +200,8 @@ def test_checkpoint_goes_on_with_another_number_of_devices(devices, alone, tmp_p
 
 
 @pytest.mark.parametrize("name", ["probabilistic", "cnn"])
-def test_models_that_draw_noise_do_not_depend_on_the_devices(name):
-  """Nor does the SCAE, which sees the whole batch: test_scae_training.py."""
+def test_models_with_noise_do_not_depend_on_the_devices(name):
+  """For the SCAE: test_scae_training.py."""
   config = base_configs()[name]
   if name == "cnn":
     config.model.dropout = 0.5
@@ -226,29 +225,29 @@ def test_models_that_draw_noise_do_not_depend_on_the_devices(name):
 
   single, shared = step(1), step(4)
   rounding = 1e-6 * single[0]["grad_norm"]
-  for one, four in zip(jax.tree.leaves(single), jax.tree.leaves(shared), strict=True):
-    np.testing.assert_allclose(four, one, rtol=1e-4, atol=rounding)
+  for on_one, on_four in zip(jax.tree.leaves(single), jax.tree.leaves(shared), strict=True):
+    np.testing.assert_allclose(on_four, on_one, rtol=1e-4, atol=rounding)
 
 
 def test_processes_must_have_the_same_config_and_data(monkeypatch, tmp_path):
-  """The other process has given another text, or the same."""
+  """Agreement is checked of the same text, and of another one in process 1."""
   monkeypatch.setattr(jax, "process_count", lambda: 2)
   gathered = hosts.multihost_utils
-  monkeypatch.setattr(gathered, "process_allgather", lambda own: np.array([own, own]))
+  monkeypatch.setattr(gathered, "process_allgather", lambda sent: np.array([sent, sent]))
   check_agreement("config", "anything")
-  monkeypatch.setattr(gathered, "process_allgather", lambda own: np.array([own, own + 1]))
+  monkeypatch.setattr(gathered, "process_allgather", lambda sent: np.array([sent, sent + 1]))
   with pytest.raises(RunError, match=r"config.*process 1\b"):
     check_agreement("config", "anything")
   monkeypatch.undo()
   compared = {}
 
-  def differ(what, text):
-    compared[what] = text
-    if what == "data set":
-      raise RunError("differs")
+  def differ(name, text):
+    compared[name] = text
+    if name == "data set":
+      raise RunError(name)
 
   monkeypatch.setattr(start_module, "check_agreement", differ)
-  with pytest.raises(RunError, match="differs"):
+  with pytest.raises(RunError, match="data set"):
     train(toy_config(**CADENCE), tmp_path / "run")
   assert json.loads(compared["config"])["train"]["seed"] == 0
   assert json.loads(compared["data set"])["name"] == "digits"

@@ -1,4 +1,4 @@
-"""What a report on a run is asked for, and the folder that it goes to."""
+"""Reports on a run: what is scored, the folder, and failures."""
 
 import dataclasses
 import types
@@ -49,12 +49,16 @@ def run_on(dataset=PLAIN, **changes):
 
 @pytest.fixture
 def reports(monkeypatch):
-  """What evaluators are given, by kind, and what `write_reports` would have been given."""
-  found = {"written": []}
+  """Arguments of the evaluators, by kind, and of `write_reports`; nothing is scored."""
+  calls = {"written": []}
   for kind in ("evaluate_features", "evaluate_answers", "evaluate_scenes"):
-    monkeypatch.setattr(reporting, kind, lambda *given, kind=kind: found.setdefault(kind, given))
-  monkeypatch.setattr(reporting, "write_reports", lambda *given: found["written"].append(given))
-  return found
+    monkeypatch.setattr(
+      reporting, kind, lambda *arguments, kind=kind: calls.setdefault(kind, arguments)
+    )
+  monkeypatch.setattr(
+    reporting, "write_reports", lambda *arguments: calls["written"].append(arguments)
+  )
+  return calls
 
 
 @pytest.mark.parametrize(
@@ -69,10 +73,15 @@ def reports(monkeypatch):
     (PLAIN, {"max_examples": 61}, "plain-test-max61", "test"),
     (PLAIN, {"max_examples": 0, "split": "train"}, "plain-train-all", "train"),
     (PLAIN, {"max_examples": 61, "split": "train"}, "plain-train-max61", "train"),
-    (PLAIN, {"max_examples": 0, "own": 0, "split": "train"}, "plain-train", "train"),
+    (
+      PLAIN,
+      {"max_examples": 0, "config_max_examples": 0, "split": "train"},
+      "plain-train",
+      "train",
+    ),
     (PLAIN, {"max_examples": 59}, "plain-test-max59", "test"),
     (PLAIN, {"max_examples": 9, "is_latest": False}, "plain-test-step12-max9", "test"),
-    (PLAIN, {"max_examples": 9, "own": 0}, "plain-test-max9", "test"),
+    (PLAIN, {"max_examples": 9, "config_max_examples": 0}, "plain-test-max9", "test"),
     # Only where the name does not say it is there a fingerprint.
     (PLAIN, {"scored": OTHER}, f"other-test-{DARK}", "test"),
     (PLAIN, {"scored": SAME_NAME}, f"plain-test-{DARK}", "test"),
@@ -87,16 +96,17 @@ def reports(monkeypatch):
     (HELD_OUT, {"scored": PLAIN}, "plain-test", "test"),  # of the same content
   ],
 )
-def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
+def test_folder_and_arguments_of_a_report(
   reports, tmp_path, monkeypatch, capsys, dataset, asked, folder, split
 ):
   """A workdir below the current folder is recorded by its relative name."""
   monkeypatch.chdir(tmp_path)
-  workdir, asked = tmp_path / "runs" / "one", {**asked}
-  sizes = {"evaluation__batch_size": 5, "evaluation__max_examples": asked.pop("own", 60)}
-  run = run_on(dataset, data__canvas=20, **sizes)
-  run = dataclasses.replace(run, is_latest=asked.pop("is_latest", True))
-  report_run(run, workdir, **asked)
+  workdir, options = tmp_path / "runs" / "one", dict(asked)
+  config_max_examples = options.pop("config_max_examples", 60)
+  is_latest = options.pop("is_latest", True)
+  sizes = {"evaluation__batch_size": 5, "evaluation__max_examples": config_max_examples}
+  run = dataclasses.replace(run_on(dataset, data__canvas=20, **sizes), is_latest=is_latest)
+  report_run(run, workdir, **options)
   assert str(workdir / "evaluation" / folder) in capsys.readouterr().out
   ((directory, evaluated, items),) = reports["written"]
   assert directory == workdir / "evaluation" / folder
@@ -110,15 +120,15 @@ def test_only_the_whole_held_out_split_of_the_run_at_its_end_goes_to_evaluation(
     history=workdir / "metrics.jsonl",
   )
   assert items is reports["evaluate_features"]
-  given, fitted, scored, found, canvas = items
-  assert given is evaluated
+  passed, fitted, scored, scored_split, canvas = items
+  assert passed is evaluated
   assert fitted is dataset
   assert scored is asked.get("scored", dataset)
-  assert (found, canvas) == (split, 20)
+  assert (scored_split, canvas) == (split, 20)
 
 
 def test_the_page_comes_before_the_report(home, monkeypatch):
-  """A run with a report is finished for a sweep, which does not come back for its page."""
+  """For a sweep, a run with a report is finished: it would not come back to write the page."""
   calls = []
   monkeypatch.setattr(reporting, "report_run", lambda *_: calls.append("report"))
   monkeypatch.setattr("scae_jax.page.write.look_inside", lambda *_: calls.append("page"))
@@ -127,10 +137,9 @@ def test_the_page_comes_before_the_report(home, monkeypatch):
   assert calls == ["page", "report"]
 
 
-def test_a_set_to_score_on_is_prepared_as_the_runs_own(monkeypatch):
-  monkeypatch.setattr(reporting, "load_scored", lambda *given: given)
-  run = run_on(data__crop=14, data__cache_dir="/cache")
-  assert load_scored_set(run, "x", "/flag") == ("x", run.settings.data, "/flag")
+def test_a_set_to_score_on_is_prepared_as_the_runs_own():
+  scored = load_scored_set(run_on(data__resize=12), "digits", "")
+  assert scored.image_shape == (12, 12, 1)
 
 
 def classifier_run(dataset, **changes):
@@ -146,14 +155,14 @@ def test_a_model_that_classifies_gets_the_report_on_its_answers(reports, tmp_pat
   assert (evaluated.system, evaluated.variables) == (run.system, run.variables)
   assert evaluated.max_examples == 7
   assert items is reports["evaluate_answers"]
-  *given, examples, make_batch = items
-  assert given == [evaluated, OTHER, "test"]
+  *arguments, examples, make_batch = items
+  assert arguments == [evaluated, OTHER, "test"]
   np.testing.assert_array_equal(examples["image"], SPLIT.images)
   batch = make_batch(jax.tree.map(jnp.asarray, examples), jnp.arange(1))
   assert batch["image"].shape[1:] == (18, 18, 1)  # the canvas
 
 
-def test_other_classes_are_none_to_score_a_classifier_on(tmp_path):
+def test_a_classifier_is_not_scored_on_other_classes(tmp_path):
   other = dataclasses.replace(OTHER, class_names=("b",))
   with pytest.raises(ValueError, match=r"classes.*\[b\]"):
     report_run(classifier_run(PLAIN), tmp_path, scored=other)
@@ -166,16 +175,16 @@ def test_a_run_on_overlays_is_scored_on_the_pairs_that_it_was_held_out_on():
   _, dataset, feed = build(settings)
   examples, make_batch = evaluation_examples(dataset.splits["test"], settings.data)
   rows = jnp.array([5, 0, 7])
-  found = make_batch(jax.tree.map(jnp.asarray, examples), rows)
+  made = make_batch(jax.tree.map(jnp.asarray, examples), rows)
   expected = feed.evaluation_batch(jax.tree.map(jnp.asarray, feed.heldout), rows)
-  assert set(found) == {"image", "label", "other_label", "sources"}
+  assert set(made) == {"image", "label", "other_label", "sources"}
   for name, array in expected.items():
-    np.testing.assert_array_equal(found[name], array)
-  assert not np.any(found["label"] == found["other_label"])
+    np.testing.assert_array_equal(made[name], array)
+  assert not np.any(made["label"] == made["other_label"])
 
 
-def test_only_clusters_need_examples_enough_for_them():
-  """Where a model has clusters, test_training_build.py."""
+def test_a_classifier_needs_no_minimum_of_examples():
+  """A model with clusters does: test_training_build.py."""
   build(read_settings(toy_classifier.classifier_config(evaluation__max_examples=5)))
 
 
@@ -189,7 +198,7 @@ def test_only_clusters_need_examples_enough_for_them():
   ],
 )
 def test_report_that_fails_after_the_training_is_no_refusal(error, home, monkeypatch, capsys):
-  """Exit code 1, and one line, which a sweep shows, that says what is saved and what to do."""
+  """Exit code 1 and one line, which a sweep shows: the saved step, the command, the error."""
 
   def fail(run, workdir):
     raise error

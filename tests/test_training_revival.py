@@ -1,4 +1,4 @@
-"""Idle object capsules that become copies of busy ones."""
+"""Idle object capsules become copies of busy ones."""
 
 import dataclasses
 
@@ -42,7 +42,7 @@ def config_of(**changes):
 
 
 def test_an_idle_object_copies_the_busiest_which_is_then_half_as_busy():
-  """Of five, those with less than a quarter of a fifth are idle."""
+  """Of five objects, those with a mass below a quarter of an even share are idle."""
   source, is_copy = sources_of(jnp.array([0.5, 0.0, 0.3, 0.151, 0.049]))
   assert source.tolist() == [0, 0, 2, 3, 2]
   assert is_copy.tolist() == [False, True, False, False, True]
@@ -119,7 +119,7 @@ def test_model_without_such_objects_is_refused(tmp_path):
   assert tiny_system(**{"object_encoder.kind": "mlp"}).object_params is None
 
 
-def test_copies_of_an_scae_object_say_what_it_says(monkeypatch):
+def test_copies_of_an_scae_object_have_its_presence_and_pose(monkeypatch):
   """Without noise: poses, presences and votes."""
   monkeypatch.setattr(revival, "NOISE", 0.0)
   system, batch = tiny_system(), tiny_batch()
@@ -131,7 +131,7 @@ def test_copies_of_an_scae_object_say_what_it_says(monkeypatch):
   for path, leaf in flat.items():
     if system.object_params(path):
       flat[path] = noisy_copies(leaf, source, source != jnp.arange(4), jax.random.key(0))
-  found = encode({"params": unflatten_dict(flat, sep="/")}, batch)
+  after = encode({"params": unflatten_dict(flat, sep="/")}, batch)
   for name in ("object_presence", "object_poses"):
-    new, old = getattr(found, name), getattr(before, name)
+    new, old = getattr(after, name), getattr(before, name)
     np.testing.assert_allclose(new, old[:, source], rtol=1e-5, atol=1e-6)

@@ -1,4 +1,4 @@
-"""Several seeds trained at once are the runs that each would be alone."""
+"""Several seeds trained at once equal the runs of each seed alone."""
 
 import pathlib
 
@@ -39,9 +39,10 @@ def test_a_seed_is_the_run_that_it_would_be_alone(together, tmp_path, seed):
   alone = train(toy_config(train__seed=seed, **CADENCE), tmp_path)
   # Compiled in another program: sums may be taken in another order.
   chex.assert_trees_all_close(run.variables[seed], alone.variables[seed], rtol=1e-5, atol=1e-6)
-  for line, own in zip(metrics(together), metrics(tmp_path), strict=True):
-    assert (line["step"], line["split"]) == (own.pop("step"), own.pop("split"))
-    chex.assert_trees_all_close(line["seeds"][str(seed)], own, rtol=1e-5)
+  for line, line_alone in zip(metrics(together), metrics(tmp_path), strict=True):
+    assert line["step"] == line_alone.pop("step")
+    assert line["split"] == line_alone.pop("split")
+    chex.assert_trees_all_close(line["seeds"][str(seed)], line_alone, rtol=1e-5)
 
 
 def test_seeds_side_by_side_are_those_one_after_another(together, tmp_path, monkeypatch):
@@ -52,7 +53,7 @@ def test_seeds_side_by_side_are_those_one_after_another(together, tmp_path, monk
   chex.assert_trees_all_close(run.variables, open_run(together).variables, rtol=1e-5, atol=1e-6)
 
 
-def test_seeds_differ_and_their_mean_is_what_counts(together):
+def test_seeds_differ_and_their_mean_selects_the_best_checkpoint(together):
   for line in metrics(together):
     totals = {line["seeds"][seed]["total"] for seed in ("5", "6", "7")}
     assert len(totals) == 3
@@ -80,5 +81,5 @@ def test_report_of_each_seed_and_one_table(together, capsys):
   assert row.endswith(f"| {mean:.1f} ({deviation:.1f}) |")
   assert all((folder / f"seed-{seed}" / "training_curves.png").is_file() for seed in reports)
   runs = read_run(together)  # for a table over several runs
-  assert [one["metrics"]["seed"] for one in runs] == [5, 6, 7]
-  assert [one["figures"]["squared error"] for one in runs] == errors
+  assert [report["metrics"]["seed"] for report in runs] == [5, 6, 7]
+  assert [report["figures"]["squared error"] for report in runs] == errors

@@ -1,4 +1,4 @@
-"""Runs that start from another run's parameters: what they take, what is new, what is refused."""
+"""Runs that start from another run's parameters: taken ones, new ones, refusals."""
 
 import dataclasses
 import pathlib
@@ -74,7 +74,7 @@ def first_state(config, workdir):
 
 
 def save_run(config, workdir, steps=(8,)) -> pathlib.Path:
-  """A run with checkpoints of these steps, of parameters that no seed draws."""
+  """A run with checkpoints of these steps, whose parameters differ from those of any seed."""
   state = first_state(config, workdir)
   with Checkpoints(workdir / "checkpoints", keep=9, writable=True) as checkpoints:
     for step in steps:
@@ -113,15 +113,15 @@ def test_parameters_are_taken_and_nothing_else(source, tmp_path, capfd):
   drawn = first_state(toy_config(train__seed=3, optimizer__name="adam"), tmp_path / "drawn")
   assert not np.array_equal(state.params["encoder"]["kernel"], drawn.params["encoder"]["kernel"])
   key = jax.random.split(jax.random.key(3), 3)[0]
-  for own in (state.rng, drawn.rng):
-    np.testing.assert_array_equal(jax.random.key_data(own), jax.random.key_data(key))
+  for key_in_state in (state.rng, drawn.rng):
+    np.testing.assert_array_equal(jax.random.key_data(key_in_state), jax.random.key_data(key))
   assert str(source) not in capfd.readouterr().err
 
 
-def test_what_the_other_run_lacks_and_modules_not_named_are_drawn_as_ever(source, tmp_path, capfd):
+def test_missing_and_unnamed_modules_are_newly_initialised(source, tmp_path, capfd):
   drawn = first_state(larger_config(), tmp_path / "drawn").params
   assert np.any(drawn["position_bias"])
-  taken = params_of(source)[0]
+  source_params = params_of(source)[0]
   for modules, counts in (
     ((), rf"{source}.*\b5,606\b.*\b15\b.*position_bias"),
     (("encoder",), rf"{source}.*\b2,600\b.*\b3,021\b"),
@@ -129,9 +129,9 @@ def test_what_the_other_run_lacks_and_modules_not_named_are_drawn_as_ever(source
     config = larger_config(train__start_from=str(source), train__start_modules=modules)
     params = first_state(config, tmp_path / f"run{len(modules)}").params
     assert re.search(counts, capfd.readouterr().err)
-    for name, own in params.items():
-      is_taken = name in (modules or taken)
-      chex.assert_trees_all_equal(own, taken[name] if is_taken else drawn[name])
+    for name, values in params.items():
+      is_taken = name in (modules or source_params)
+      chex.assert_trees_all_equal(values, source_params[name] if is_taken else drawn[name])
 
 
 def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path, capfd):
@@ -145,19 +145,19 @@ def test_seeds_start_from_one_run_or_each_from_its_own(source, sources, tmp_path
   np.testing.assert_array_equal(state.step, [0, 0])
   config = toy_config(train__start_from=str(sources), **seeds)
   state = first_state(config, tmp_path / "own")
-  found = [one["params"] for one in variables_by_seed(state, (5, 6)).values()]
-  chex.assert_trees_all_equal(found, [*params_of(sources).values()])
+  started = [variables["params"] for variables in variables_by_seed(state, (5, 6)).values()]
+  chex.assert_trees_all_equal(started, [*params_of(sources).values()])
   assert re.search(rf"step 8\b.*{sources}.*\b24\b", capfd.readouterr().err)
 
 
 def test_bias_of_places_is_resized_to_another_canvas(tmp_path):
   """Of two seeds at once; by scipy along one side after the other."""
   bias, kernel = np.random.default_rng(0).normal(size=(2, 2, 3, 3, 4)).astype("float32")
-  own = {"code/position_bias": (5, 7, 4), "code/kernel": (3, 3, 4)}
-  theirs = {"code/position_bias": (3, 3, 4), "code/kernel": (3, 3, 4)}
-  start._check_fit(tmp_path, own, theirs)
+  shapes = {"code/position_bias": (5, 7, 4), "code/kernel": (3, 3, 4)}
+  source_shapes = {"code/position_bias": (3, 3, 4), "code/kernel": (3, 3, 4)}
+  start._check_fit(tmp_path, shapes, source_shapes)
   params = {"code": {"position_bias": bias, "kernel": kernel}}
-  resized = start._resized(params, own)["code"]
+  resized = start._resized(params, shapes)["code"]
   np.testing.assert_array_equal(resized["kernel"], kernel)
   expected = bias
   for axis, size in ((1, 5), (2, 7)):
@@ -166,16 +166,16 @@ def test_bias_of_places_is_resized_to_another_canvas(tmp_path):
     wanted = np.clip(3 / size * wanted, places[0], places[-1])
     expected = scipy.interpolate.interp1d(places, expected, axis=axis)(wanted)
   np.testing.assert_allclose(resized["position_bias"], expected, rtol=1e-4, atol=1e-6)
-  assert start._resized(params, theirs)["code"]["position_bias"] is bias
+  assert start._resized(params, source_shapes)["code"]["position_bias"] is bias
   for name in ("code/position_bias", "code/kernel"):
     with pytest.raises(RunError, match=rf"{name} \(3, 3, 4\).*\(3, 3, 5\)"):
-      start._check_fit(tmp_path, {**own, name: (3, 3, 5)}, theirs)
+      start._check_fit(tmp_path, {**shapes, name: (3, 3, 5)}, source_shapes)
   with pytest.raises(RunError, match="code/kernel"):
-    start._check_fit(tmp_path, {**own, "code/kernel": (5, 5, 4)}, theirs)
+    start._check_fit(tmp_path, {**shapes, "code/kernel": (5, 5, 4)}, source_shapes)
 
 
 def test_pretrained_parameters_start_a_run_and_its_bias_is_resized(tmp_path, capfd):
-  """From two rows of places, whose mean is the one row of this run; it has two seeds."""
+  """The saved bias has two rows; their mean is the single row of this run, which has two seeds."""
   params = jax.tree.map(lambda leaf: leaf + 1, first_state(larger_config(), tmp_path / "o").params)
   params["position_bias"] = np.random.default_rng(0).normal(size=(2, 3, 5)).astype("float32")
   saved = write_parameters(tmp_path / "saved", params, "float16")
@@ -190,7 +190,7 @@ def test_pretrained_parameters_start_a_run_and_its_bias_is_resized(tmp_path, cap
 
 
 def test_resumed_run_does_not_start_again(source, tmp_path):
-  """Nor does it need what it started from."""
+  """It does not need the run that it started from."""
   elsewhere = shutil.copytree(source, tmp_path / "source")
   config = toy_config(train__start_from=str(elsewhere))
   train(config, tmp_path / "whole")
@@ -204,7 +204,7 @@ def test_resumed_run_does_not_start_again(source, tmp_path):
 
 @pytest.mark.usefixtures("one_device")
 def test_damaged_checkpoint_is_passed_over(source, tmp_path, capfd):
-  """On another number of devices than the run that it is of."""
+  """Also on another number of devices."""
   damaged = shutil.copytree(source, tmp_path / "source")
   truncate(damaged / "checkpoints" / "16" / "state")
   config = toy_config(train__start_from=str(damaged))
@@ -213,7 +213,7 @@ def test_damaged_checkpoint_is_passed_over(source, tmp_path, capfd):
   chex.assert_trees_all_equal(state.params, open_run(source, 8).variables[0]["params"])
 
 
-def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
+def test_unusable_sources_are_refused(source, sources, tmp_path):
   (tmp_path / "untrained").mkdir()
   shutil.copy(source / "config.json", tmp_path / "untrained")
   shutil.copytree(tmp_path / "untrained", tmp_path / "stopped")
@@ -241,13 +241,13 @@ def test_what_cannot_be_started_from_is_refused(source, sources, tmp_path):
 
 
 def test_modules_that_are_new_are_named_as_a_whole():
-  theirs = {"a/b/kernel": (2,)}
-  own = {**theirs, "a/c/kernel": (3, 2), "a/c/bias": (3,), "a/b/scale": ()}
-  assert re.search(r"\b2\b.*\b10\b.*\(a/c, a/b/scale\)", start._summary(own, theirs))
+  source_shapes = {"a/b/kernel": (2,)}
+  shapes = {**source_shapes, "a/c/kernel": (3, 2), "a/c/bias": (3,), "a/b/scale": ()}
+  assert re.search(r"\b2\b.*\b10\b.*\(a/c, a/b/scale\)", start._summary(shapes, source_shapes))
 
 
 def test_a_run_goes_on_from_parameters_alone(tmp_path):
-  """By a rule without memory, it is the run that was never stopped."""
+  """With an optimiser without memory, it equals the uninterrupted run."""
   rule = {"optimizer__decay": 0.0, "optimizer__momentum": 0.0, "optimizer__decay_rate": 0.01}
   whole = train(toy_config(**rule), tmp_path / "whole")
   stop_after(3, toy_config(**rule), tmp_path / "begun", r"\b12\D+24\b")

@@ -66,7 +66,7 @@ def by_hand(settings, system, state, num_steps: int):
   order_key = jax.random.fold_in(state.rng, ORDER_STREAM)
 
   @jax.jit
-  def one(state, indices):
+  def step_of(state, indices):
     step_key = jax.random.fold_in(jax.random.fold_in(state.rng, STEP_STREAM), state.step)
     shift_key, noise_key = jax.random.split(step_key)
     batch = training_batch(shift_key, split, indices, data_options(8, max_shift=1))
@@ -79,18 +79,18 @@ def by_hand(settings, system, state, num_steps: int):
       order_key, epoch, offset, num_steps=1, batch_size=8, num_examples=NUM_TRAIN
     )[0]
     seen.append(np.asarray(indices))
-    state, metrics = one(state, indices)
+    state, metrics = step_of(state, indices)
     totals.append(float(metrics["total"]))
   return state, np.array(totals), np.concatenate(seen)
 
 
 def test_update_is_one_step_of_the_rule_down_the_weighted_total():
   settings, system, _, state = make_program()
-  own = system.loss_terms
+  toy_terms = system.loss_terms
 
   def loss_terms(output, batch, step):
-    """As a margin that grows needs it; the fragile term of the toy is put to that use."""
-    return own(output, batch, step) | {"fragile": jnp.float32(-1.0 if step is None else step)}
+    """The toy's fragile term shows the step, which a growing margin would need."""
+    return toy_terms(output, batch, step) | {"fragile": jnp.float32(-1.0 if step is None else step)}
 
   # Half way between the points, so that the weight of 0.5 is doubled.
   schedule = {"between": ((0, 1.0), (8, 3.0))}
@@ -137,7 +137,7 @@ def test_dispatches_on_four_devices_are_steps_one_after_the_other_on_one():
   assert len(np.unique(rows["total"])) == 14
 
 
-def test_steps_that_do_not_count_leave_the_state():
+def test_padding_steps_leave_the_state():
   _, _, program, state = make_program()
   before = numbers(state)
   state, _ = program._compiled(state, *program._inputs(0, 0))
@@ -147,10 +147,10 @@ def test_steps_that_do_not_count_leave_the_state():
   state, first = program._compiled(state, *program._inputs(0, 2))
   state, second = program.run(state, 2)
   _, _, other_program, other = make_program()
-  given = other
-  other, rows = run_steps(other_program, given, 7)
+  donated = other
+  other, rows = run_steps(other_program, donated, 7)
   # The state is donated; the data set, which was read before, is not.
-  assert all(leaf.is_deleted() for leaf in jax.tree.leaves((given.params, given.opt_state)))
+  assert all(leaf.is_deleted() for leaf in jax.tree.leaves((donated.params, donated.opt_state)))
   assert int(state.step) == 7
   chex.assert_trees_all_equal(numbers(state), numbers(other))
   assert len(second["total"]) == 5

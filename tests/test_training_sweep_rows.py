@@ -1,8 +1,9 @@
-"""The rows of a sweep: which are finished, their tables against NumPy, their processes: tasks that
-share them, failures, signals. For train.py as such a process see test_training_process.py."""
+"""The rows of a sweep: finished ones, tables against NumPy, tasks, failures, signals.
+
+train.py as the process of a row: test_training_process.py.
+"""
 
 import csv
-import fcntl
 import io
 import json
 import os
@@ -25,7 +26,7 @@ from tests.toy_system import toy_config
 
 
 def several_seeds(folder, lin_matches):
-  """The summary of a run of several seeds at once, which have these shares of LIN-MATCH."""
+  """The summary of a run of several seeds, which have these shares of LIN-MATCH."""
   reports = {i: report_of(toy_config(), i, share) for i, share in enumerate(lin_matches)}
   for report in reports.values():
     del report["metrics"]["squared_error"]
@@ -86,51 +87,45 @@ def test_tables_against_numpy(tmp_path):
   assert {line["step"] for line in lines} == {"24"}
   assert [line["squared error"] for line in lines] == [*5 * [""], "12.5", "12.5", ""]
 
-  header, _, three, one, *rest = markdown_table(reports, ["x", "y"]).splitlines()
+  header, _, row_of_three, row_of_one, *rest = markdown_table(reports, ["x", "y"]).splitlines()
   names = [cell.strip() for cell in header.split("|")[3:-1]]
   assert names[:2] == ["LIN-MATCH, code", "LIN-PRED, code"]
   assert names[-1] == "squared error"  # which the first row does not have
-  cells = dict(zip(names, (cell.strip() for cell in three.split("|")[3:-1]), strict=True))
+  cells = dict(zip(names, (cell.strip() for cell in row_of_three.split("|")[3:-1]), strict=True))
   mean, deviation = np.mean(values), np.std(values, ddof=1)
   assert cells.pop("LIN-MATCH, code") == f"{mean:.1f} ({deviation:.1f})"
   assert cells.pop("squared error") == ""
   assert cells["LIN-PRED, code"] == "75.0 (0.0)"
-  assert one.startswith("| one | 1 | 87.5 | 75.0 |")
-  assert [line for line in rest if "360 examples of digits test" in line] == [rest[2]]
-  dates = "Measured 2026-11-20 to 2026-11-27."
-  assert dates in rest
-  assert dates in markdown_table(dict(reversed(reports.items())))
-  assert rest[-1] == "Not finished: x, y."
-  assert "Measured 2026-11-27." in markdown_table({"one": reports["one"]}).splitlines()
+  assert row_of_one.startswith("| one | 1 | 87.5 | 75.0 |")
+  assert sum("360 examples of digits test" in line for line in rest) == 1
+  assert re.search(r"\bx, y\b", rest[-1])  # the rows that are not finished
+  for some_reports, dates in (
+    (reports, {"2026-11-20", "2026-11-27"}),
+    (dict(reversed(reports.items())), {"2026-11-20", "2026-11-27"}),
+    ({"one": reports["one"]}, {"2026-11-27"}),
+  ):
+    assert set(re.findall(r"\d{4}-\d\d-\d\d", markdown_table(some_reports))) == dates
 
 
-def test_tasks_take_turns_at_the_tables(home):
-  rows = rows_of(home, FOUR)
-  (home / "root").mkdir()
-  with (home / "root" / "table.lock").open("a") as lock:
-    fcntl.flock(lock, fcntl.LOCK_EX)
-    writer = threading.Thread(target=sweep.write_tables, args=(rows, home / "root"))
-    writer.start()
-    writer.join(0.2)
-    assert writer.is_alive()
-    assert not (home / "root" / "table.md").exists()
-  writer.join(10)
-  assert (home / "root" / "table.md").exists()
+def rows_in_table(home) -> list[str]:
+  """Names of the rows that the Markdown table has, which are the finished ones."""
+  lines = (home / "root" / "table.md").read_text().splitlines()
+  return [line.split("|")[1].strip() for line in lines if line.startswith("| ")][1:]
 
 
 def test_tasks_share_the_rows():
-  starts = zip("abcdefgh", ["", "", "", "", "b", "", "", "e"], strict=True)
-  rows = [types.SimpleNamespace(name=name, start_from=start) for name, start in starts]
+  """A row is run by the task that runs the row it starts from: e starts from b, h from e."""
+  starts = {"e": "b", "h": "e"}
+  rows = [types.SimpleNamespace(name=name, start_from=starts.get(name, "")) for name in "abcdefgh"]
   assert sweep.read_task("0/1", rows) == rows
-  thirds = ["".join(row.name for row in sweep.read_task(f"{i}/3", rows)) for i in range(3)]
-  assert thirds == ["ad", "befh", "cg"]
-  assert sweep.read_task("9/10", rows) == []
+  for text, names in (("0/3", "ad"), ("1/3", "befh"), ("2/3", "cg"), ("9/10", "")):
+    assert [row.name for row in sweep.read_task(text, rows)] == list(names)
   for text in ("3/3", "1", "-1/3", "1/0", "a/b", "1/3/4", ""):
     with pytest.raises(RunError, match=r"--task .*i/n"):
       sweep.read_task(text, rows)
 
 
-# Stands for train.py: does what `plan.json` says of the row whose workdir it is given.
+# Stands for train.py: reports, prints and ends as `plan.json` says for the row of its workdir.
 TRAINER = """
 import json, os, pathlib, sys
 workdir = pathlib.Path(sys.argv[-1].removeprefix("--workdir="))
@@ -149,7 +144,7 @@ sys.exit(plan.get("code", 0))
 
 @pytest.fixture
 def trainer(home):
-  """Runs rows by a script that does what it is told, and returns the lines of the sweep."""
+  """Runs rows by a script that follows a plan; returns the lines that the sweep prints."""
   (home / "trainer.py").write_text(TRAINER)
   command = [sys.executable, "-S", str(home / "trainer.py")]
 
@@ -187,15 +182,12 @@ def test_a_failing_row_does_not_stop_the_others(home, trainer):
   ):
     assert re.search(fact, str(info.value))
   assert calls(home) == ["a", "b", "c", "d"]
-  table = (home / "root" / "table.md").read_text()
-  assert "| a | 1 |" in table
-  assert "| d | 1 |" in table
-  assert "Not finished: b, c." in table
-  # What is finished is left alone; what failed is tried again.
+  assert rows_in_table(home) == ["a", "d"]
+  # Finished rows are not run again; failed ones are.
   lines = trainer({"b": good, "c": good}, rows, rows)
   assert calls(home) == ["b", "c"]
   assert any("1/4 a" in line for line in lines)
-  assert "Not finished" not in (home / "root" / "table.md").read_text()
+  assert rows_in_table(home) == ["a", "b", "c", "d"]
   # The log has both attempts, and errors of the first are not those of the second.
   (home / "root" / "b" / "evaluation" / "metrics.json").unlink()
   with pytest.raises(sweep.RowsFailed, match=r"b: .* 0, training"):
@@ -204,7 +196,7 @@ def test_a_failing_row_does_not_stop_the_others(home, trainer):
 
 
 def test_a_row_waits_for_the_one_it_starts_from(home, trainer):
-  """It would start from a checkpoint in the middle of the other run, and never again."""
+  """Else it would start, once and for all, from a checkpoint in the middle of the other run."""
   rows = rows_of(home, f'{FOUR}start_from = "b"\n')  # the last row
   assert rows[3].config.train.start_from == str(home / "root" / "b")
   plan = {name: {"report": report_of(row.config)} for name, row in zip("abcd", rows, strict=True)}
@@ -221,18 +213,17 @@ def test_a_task_runs_its_rows_and_tables_all(home, trainer):
   plan = {name: {"report": report_of(rows[0].config)} for name in "abcd"}
   trainer(plan, sweep.read_task("1/2", rows), rows)
   assert calls(home) == ["b", "d"]
-  assert "Not finished: a, c." in (home / "root" / "table.md").read_text()
+  assert rows_in_table(home) == ["b", "d"]
   trainer(plan, sweep.read_task("0/2", rows), rows)
   assert calls(home) == ["a", "c"]
-  lines = (home / "root" / "table.md").read_text().splitlines()
-  assert [line[2] for line in lines[2:6]] == list("abcd")
+  assert rows_in_table(home) == ["a", "b", "c", "d"]
 
 
-# Ends at a signal as train.py does, after a moment in which a second one would be another request.
+# Ends at a signal as train.py does, with exit code 128 + signal.
 PATIENT = """
 import signal, sys, time
 def stop(number, _):
-  print("saved at", signal.Signals(number).name, flush=True)
+  print(signal.Signals(number).name, flush=True)
   sys.exit(128 + number)
 signal.signal(signal.SIGINT, stop)
 signal.signal(signal.SIGTERM, stop)
@@ -259,8 +250,7 @@ def test_a_signal_goes_on_to_the_run_and_ends_the_sweep(home, number):
     sweep.run_rows(rows, rows, home / "root", command, lambda line: None)
   thread.join()
   assert info.value.exit_code == 128 + number
-  assert f"saved at {signal.Signals(number).name}" in log.read_text()
+  assert signal.Signals(number).name in log.read_text()  # the run has heard it
   assert not (home / "root" / "b").exists()
-  # The tables are there from the start.
-  assert "Not finished: a, b, c, d." in (home / "root" / "table.md").read_text()
+  assert (home / "root" / "table.md").exists()  # from the start
   assert signal.getsignal(number) is before

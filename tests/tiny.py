@@ -16,11 +16,11 @@ PARTS, OBJECTS, CANVAS, TEMPLATE, FEATURES, CLASSES, BATCH = 3, 4, 12, 5, 4, 6, 
 
 
 def changed(section, changes):
-  """A config with some keys changed, such as `part_encoder.pooling`; ... is one left out."""
+  """A config with some keys changed, such as `part_encoder.pooling`; the value ... removes one."""
   section = copy.deepcopy(section)
   for path, value in changes.items():
     *outer, key = path.split(".")
-    inner = functools.reduce(lambda found, name: found[name], outer, section)
+    inner = functools.reduce(lambda subsection, name: subsection[name], outer, section)
     if value is ...:
       del inner[key]
     else:
@@ -188,7 +188,7 @@ def random_variables(module, *inputs, scale=0.3, **options):
 
 
 def initial(system, data, seed=0):
-  """What a system's parameters are before training."""
+  """A system's parameters before training."""
   keys = {"params": jax.random.key(seed), "noise": jax.random.key(seed + 1)}
   return jax.jit(lambda: system.module.init(keys, data.blank_batch(2), train=True))()
 
@@ -261,8 +261,11 @@ def group_gradients(jacobian, num_features=FEATURES):
 
 
 def assert_flows(jacobian, *, image, objects, dynamic, num_features=FEATURES):
-  """Gradients are exactly zero but in the groups named: of the image's term, of those about objects
-  (of parts and sparsity) and of that about deformations; probes move themselves."""
+  """Gradients are exactly zero outside of the named groups of parameters.
+
+  `image` are the groups of the image's term, `objects` those of the terms of parts and sparsity,
+  `dynamic` those of the deformations' term. The terms of probes move the probes alone.
+  """
   sizes = group_gradients(jacobian, num_features)
   expected = dict.fromkeys(TERMS, objects) | {"image": image, "dynamic": dynamic}
   expected |= {name: {name} for name in ("prior_probe", "posterior_probe")}

@@ -1,4 +1,4 @@
-"""The toy system as a model that is trained with labels: its probe is what classifies.
+"""The toy system as a classifier: its probe is the output.
 
 A config names it by `system = "tests.toy_classifier"`; `classifier_config` makes such a config.
 """
@@ -21,9 +21,9 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
 
   def pictures(variables: Any, batch: Batch) -> dict[str, dict[str, Array]]:
     output = system.module.apply(variables, batch, train=False)
-    shown = {"image": batch["image"], "reconstruction": output.reconstruction}
-    shown |= {"label": batch["label"], "predicted": jnp.argmax(output.logits, axis=1)}
-    return {"class_reconstructions": shown}
+    reconstructions = {"image": batch["image"], "reconstruction": output.reconstruction}
+    reconstructions |= {"label": batch["label"], "predicted": jnp.argmax(output.logits, axis=1)}
+    return {"class_reconstructions": reconstructions}
 
   return dataclasses.replace(
     system,

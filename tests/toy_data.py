@@ -23,12 +23,14 @@ def dataset_of(train: np.ndarray, test: np.ndarray | None = None, labels=None, *
   longest = max(map(len, splits.values()))
   labels = np.arange(longest) if labels is None else np.asarray(labels, int)
   names = tuple("abcdefghijklmnopqrstuvwxyz"[: labels.max() + 1])
-  own = {name: Split(one, labels[: len(one)].astype(np.int32)) for name, one in splits.items()}
-  return Dataset("toy", names, own)
+  made_splits = {
+    name: Split(images, labels[: len(images)].astype(np.int32)) for name, images in splits.items()
+  }
+  return Dataset("toy", names, made_splits)
 
 
 def assert_uniform(values, low, high):
-  """The seed is fixed, so this holds always or never; a range wrong by 5 % gives less than 1e-3."""
+  """Kolmogorov-Smirnov; a range that is wrong by 5 % gives a p-value below 1e-3."""
   room = 2e-4 * (high - low)  # of what is found from float32 and by fits
   assert low - room <= np.min(values) <= np.max(values) <= high + room
   assert stats.kstest(values, "uniform", (low, high - low)).pvalue > 1e-3

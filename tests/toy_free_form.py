@@ -58,8 +58,8 @@ def make_system(model: dict[str, Any], loss: dict[str, float], data: ImageSpec) 
     ),
   )
 
-  def draw(variables, found, part, canvas):
-    return found.object_presence.reshape(-1, canvas, canvas, 1)
+  def draw(variables, encoding, part, canvas):
+    return encoding.object_presence.reshape(-1, canvas, canvas, 1)
 
   draws = {"parts": draw}
   return dataclasses.replace(system, encoding=encoding, free_form=free_form, draws=draws)

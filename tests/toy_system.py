@@ -19,15 +19,15 @@ from scae_jax.data.options import DataOptions
 from scae_jax.models.system import Encoding, ImageSpec, System
 from scae_jax.typing import Array, Batch
 
-# In this order the system has them; a config's keys come in that of the alphabet.
+# In the order of the system; a config sorts its keys.
 TERMS = ("image", "between", "fragile", "code_probe")
 
 
 @struct.dataclass
 class ToyOutput:
-  """Code [b, d] in (0, 1), reconstruction [b, h, w, c], class logits [b, n], and what breaks it.
+  """Code [b, d] in (0, 1), reconstruction [b, h, w, c], class logits [b, n], `nan_below` [].
 
-  In training, an image error below `nan_below` [] makes the loss NaN.
+  In training, an image error below `nan_below` makes the loss NaN.
   """
 
   code: Array
@@ -97,7 +97,7 @@ def _squared_error(output: ToyOutput, batch: Batch) -> Array:
 
 
 def data_options(canvas: int, **changes: Any) -> DataOptions:
-  """Nothing but the canvas, and the changes."""
+  """Options of the data: the canvas and the changes; everything else is off."""
   texts = dict.fromkeys(("name", "dir", "cache_dir", "affnist_dir"), "")
   numbers = ("brightness", "contrast", "max_rotation", "max_stretch", "max_shear")
   off = dict.fromkeys(numbers, 0.0) | dict.fromkeys(("normalize", "two_views", "overlay"), False)
@@ -106,7 +106,7 @@ def data_options(canvas: int, **changes: Any) -> DataOptions:
 
 
 def feed_of(dataset: Dataset, canvas: int, **changes: Any) -> Feed:
-  """What `build` makes of a data set."""
+  """The feed that `build` makes of a data set."""
   options = data_options(canvas, **changes)
   return image_feed(dataset, options)[1]
 
@@ -134,7 +134,7 @@ def toy_config(**changes: Any) -> ConfigDict:
 
 
 def toy_data(side: int = 16, channels: int = 1) -> ImageSpec:
-  """The toy's data as a spec."""
+  """The spec of the toy's data."""
   return ImageSpec(canvas=side, channels=channels, num_classes=10)
 
 
