@@ -55,7 +55,7 @@ def train_and_report(arguments: list[str]) -> None:
   run = train(command.settings, command.workdir)
   shutdown()
   if is_first():
-    with training_saved(run.step, command.workdir):
+    with training_saved(run, command.workdir):
       from scae_jax.page.write import look_inside  # late: it imports slow statistics packages
       from scae_jax.training.reporting import report_run
 

@@ -15,7 +15,7 @@ import pathlib
 import re
 import runpy
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import jax
@@ -209,16 +209,17 @@ def load_config(source: str, overrides: Sequence[str] = ()) -> ConfigDict:
   arguments = ["train.py", f"--config={source}", *overrides]
   values = flags.FlagValues()
   config_flags.DEFINE_config_file("config", flag_values=values, sys_argv=arguments)
-  values["config"].parser = _ConfigFile("config")
+  names = [re.match(r"--?(?:no)?config\.([^=]*)", argument) for argument in overrides]
+  keys = [match[1] for match in names if match]
+  values["config"].parser = parser = _ConfigFile("config", keys)
   try:
     unused = values(arguments)[1:]
   except flags.UnrecognizedFlagError as error:
     raise RunError(f"{error}; {USAGE}") from error
   except (flags.Error, AttributeError, KeyError, TypeError, ValueError) as error:
-    names = (re.match(r"--?(?:no)?config\.([^=]*)", argument) for argument in overrides)
-    config = _ConfigFile("config").parse(source)
+    config = parser.parse(source)
     # For an unknown key, this raises an error that lists the valid ones.
-    types = {match[1]: type(value_at(config, match[1])).__name__ for match in names if match}
+    types = {key: type(value_at(config, key)).__name__ for key in keys}
     expected = [f"config.{key} is of type {kind}" for key, kind in types.items()]
     raise RunError(f"{error}; {'; '.join(expected) or USAGE}") from error
   if unused:
@@ -234,6 +235,11 @@ class _ConfigFile(ConfigFileFlagParser):
   a file from a folder with a colon in its name.
   """
 
+  def __init__(self, name: str, overridden: Sequence[str]):
+    """A parser for the flag `name`; keys that are `overridden` may be weights of further terms."""
+    super().__init__(name)
+    self._overridden = overridden
+
   def parse(self, path: str) -> ConfigDict:
     _, preset = _split(path)
     names = _names_of_file(path)
@@ -244,7 +250,22 @@ class _ConfigFile(ConfigFileFlagParser):
       raise RunError(f"the config {path!r} cannot be loaded: {message}") from error
     if not isinstance(config, ConfigDict):
       raise RunError(f"get_config of {path!r} must return a ConfigDict; it returned {config!r}.")
-    return with_defaults(config).lock()
+    return _with_weights(with_defaults(config), self._overridden).lock()
+
+
+def _with_weights(config: ConfigDict, keys: Iterable[str]) -> ConfigDict:
+  """The config, with a weight of 0 for each key `loss.weights.NAME` that it lacks.
+
+  If there is no such loss term, the first use of the weights raises an error that lists the terms.
+  """
+  loss = config.get("loss")
+  weights = loss.get("weights") if isinstance(loss, ConfigDict) else None
+  for key in keys:
+    section, _, name = key.rpartition(".")
+    if section == "loss.weights" and isinstance(weights, ConfigDict) and name not in weights:
+      with weights.unlocked():
+        weights[name] = 0.0
+  return config
 
 
 def _names_of_file(source: str) -> dict[str, Any]:
@@ -356,6 +377,7 @@ def with_changes(config: ConfigDict, changes: Mapping[str, Any]) -> Settings:
 
   Raises `RunError` for an unknown key, or a value of another type or out of bounds.
   """
+  config = _with_weights(config, changes)
   for key, value in changes.items():
     expected, received = type(value_at(config, key)), type(value)
     if received is not expected and (expected, received) != (float, int):

@@ -167,6 +167,25 @@ def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Mo
   return in_float16(model), dataset
 
 
+# Keys of the SCAE that matter in training alone, whose values the shapes of parameters tell, or that
+# say from which poses the loss draws: the page draws by parts and by objects.
+NOT_READ = {
+  *("feature_gradient", "stop_gradients", "presence_noise", "likelihood_stride", "pixel_scale"),
+  *("bright_start", "widths", "features", "output_features", "hidden", "capsule_features"),
+  *("num_features", "num_layers", "num_inducing"),
+  *("reconstruction_vote", "reconstruction_presence"),
+}
+
+
+def test_javascript_reads_every_key_of_a_scae_or_refuses_it():
+  page = SYSTEMS["scae"]
+  code = "".join((write.FOLDER / f"{name}.js").read_text() for name in page.mathematics)
+  keys = flatten_dict(load_config("configs/digits.py").model.to_dict(), sep=".")
+  refused_keys = {key.removeprefix("model.") for key in (*page.to_encode, *page.to_draw({}))}
+  names = {key.rpartition(".")[2] for key in set(keys) - refused_keys}
+  assert {name for name in names if not re.search(rf"\b{name}\b", code)} <= NOT_READ
+
+
 @pytest.mark.parametrize(
   ("name", "changes"),
   [

@@ -235,7 +235,7 @@ def test_both_scripts_and_an_interruption(tmp_path, monkeypatch, capsys):
   assert "LIN-MATCH" in out
   assert "LIN-PRED" in out
   folder = workdir / "evaluation"
-  assert {path.stem for path in folder.glob("*.png")} == FIGURES
+  assert {path.stem for path in folder.glob("*.png")} >= FIGURES
   assert_reported(folder, "test")
   still = unmoved(started[0], open_run(workdir).variables[0]["params"])
   # The hard mask leaves one element to attend to, whatever queries, seeds and keys say.
@@ -245,7 +245,7 @@ def test_both_scripts_and_an_interruption(tmp_path, monkeypatch, capsys):
   drawn = []
   monkeypatch.setattr(report, "draw_figures", lambda figures: drawn.extend(figures) or {})
   evaluate_py(f"--workdir={workdir}", "--max_examples=60", "--split=train")
-  assert {figure.name for figure in drawn} == FIGURES
+  assert {figure.name for figure in drawn} >= FIGURES
   assert_reported(folder / "digits-train", "train")
 
   stop_after(3, config, tmp_path / "interrupted", r"\b3\D+6\b")

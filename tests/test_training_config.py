@@ -14,6 +14,7 @@ from scae_jax.data.dataset import Dataset, Split
 from scae_jax.errors import RunError, explained
 from scae_jax.sections import Processes
 from scae_jax.training import workdir as workdirs
+from scae_jax.training.build import build
 from scae_jax.training.log import read_lines
 from tests.toy_data import random_images
 from tests.toy_system import toy_config
@@ -148,6 +149,16 @@ def test_byte_order_marks_and_crlf_are_no_damage(tmp_path, caplog):
   workdirs.check_same_data(tmp_path, DATA)
   assert [line["step"] for line in read_lines(tmp_path / "metrics.jsonl")] == [4]
   assert not caplog.records
+
+
+def test_a_loss_term_without_a_weight_gets_one_on_the_command_line():
+  """Whether there is such a term, only the system knows."""
+  command = parse("--config.loss.weights.wide=0.5", default_config="configs/digits.py")
+  assert command.settings.config.loss.weights.wide == 0.5
+  with pytest.raises(RunError, match=r"loss\.weights.*\['wide'\].*posterior_within"):
+    build(command.settings)
+  with pytest.raises(RunError, match=r"'loss\.typo\.wide'"):
+    parse("--config.loss.typo.wide=0.5", default_config="configs/digits.py")
 
 
 def test_a_config_has_exactly_its_sections():

@@ -222,6 +222,7 @@ def sweeper(system, batch, *, train=False):
     rngs = {"noise": key} if train else None
     output = system.module.apply(variables, batch, train=train, rngs=rngs)
     terms = system.loss_terms(output, batch, None)
+    terms = {name: term for name, term in terms.items() if name in TERMS}
     assert tuple(terms) == TERMS
     return jnp.stack(list(terms.values())), (terms, output)
 

@@ -28,6 +28,7 @@ from scae_jax.config import SHIPPED, Settings, as_started, read_settings
 from scae_jax.data.cache import read_arrays
 from scae_jax.data.constellations import Scenes
 from scae_jax.data.dataset import Dataset
+from scae_jax.data.sources import is_dotted
 from scae_jax.errors import ReportError, RunError, explained
 from scae_jax.files import given_path, read_json
 from scae_jax.interrupt import end, on_signal
@@ -198,13 +199,17 @@ def open_run(
 
 
 @contextlib.contextmanager
-def training_saved(step: int, workdir: pathlib.Path) -> Iterator[None]:
+def training_saved(run: Run, workdir: pathlib.Path) -> Iterator[None]:
   """Around the report on a finished run: messages say that it is saved and how to report again.
 
   Raises `ReportError` if the report fails; a signal ends the process.
   """
   command = as_started(f"python evaluate.py --workdir={shlex.quote(str(workdir))}")
-  status = f"the training is finished and saved at step {step}"
+  if "." in run.settings.system.removeprefix("scae_jax.models."):  # code of the user's own
+    command += f" --system={run.settings.system}"
+  if is_dotted(run.config.data.name):
+    command += f" --source={run.config.data.name}"
+  status = f"the training is finished and saved at step {run.step}"
   try:
     with on_signal(lambda number: end(number, f"{status}; `{command}` reports on it")), explained():
       yield
