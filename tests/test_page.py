@@ -167,8 +167,8 @@ def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Mo
   return in_float16(model), dataset
 
 
-# Keys of the SCAE that matter in training alone, whose values the shapes of parameters tell, or that
-# say from which poses the loss draws: the page draws by parts and by objects.
+# Keys of the SCAE that matter in training alone, whose values the shapes of parameters tell, or
+# that say from which poses the loss draws: the page draws by parts and by objects.
 NOT_READ = {
   *("feature_gradient", "stop_gradients", "presence_noise", "likelihood_stride", "pixel_scale"),
   *("bright_start", "widths", "features", "output_features", "hidden", "capsule_features"),

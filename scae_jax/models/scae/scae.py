@@ -224,7 +224,7 @@ class SCAE(nn.Module):
     """The encoding of images [b, h, w, c] whose parts are moved by a map [2, 3] of the image."""
     parts = self.part_encoder(batch["image"], train=False)
     maps = jnp.broadcast_to(image_map[None], (len(parts.poses), 2, 3))
-    moved = parts.replace(poses=_compose_each(maps, parts.poses))
+    moved = dataclasses.replace(parts, poses=_compose_each(maps, parts.poses))
     return encoding(self.encode_parts(moved, train=False))
 
   def draw_from_parts(self, encoding: Encoding, part: Array, canvas: int) -> Array:
