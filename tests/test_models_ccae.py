@@ -162,12 +162,13 @@ def test_capsules_in_the_frame_of_the_points_follow_them():
   for frame in ("image", "parts"):
     system = tiny(ccae, **{"object_encoder.frame": frame})
     variables = random_variables(system.module, batch, train=False)
+    apply = compiled(functools.partial(system.module.apply, train=False))
     for name, points in (
       ("as it is", batch["points"]),
       ("moved", 0.5 * np.array(batch["points"]) + shift),
     ):
       scene = batch | {"points": jnp.asarray(points, jnp.float32)}
-      outputs[frame, name] = jax.device_get(system.module.apply(variables, scene, train=False))
+      outputs[frame, name] = jax.device_get(apply(variables, scene))
   close = functools.partial(np.allclose, rtol=1e-4, atol=1e-4)
   for frame, follows in (("image", False), ("parts", True)):
     before, after = outputs[frame, "as it is"], outputs[frame, "moved"]

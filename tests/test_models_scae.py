@@ -54,19 +54,25 @@ def run_open():
 OPEN_HALF = OBJECT_HALF | {"poses", "presence", "templates", "colour"}
 
 
+@functools.cache
+def parts_and_encoder(frame):
+  """The parts of a batch, and the compiled object half of a model with this frame."""
+  system, batch = tiny_system(**{"object_encoder.frame": frame}), tiny_batch()
+  variables = random_variables(system.module, batch, train=False)
+  apply = functools.partial(system.module.apply, train=False)
+  parts = compiled(apply)(variables, batch).parts
+  encode = compiled(functools.partial(apply, method=type(system.module).encode_parts))
+  return parts, functools.partial(encode, variables)
+
+
 @pytest.mark.parametrize("moved", [(1.0, 0.3, -0.4), (0.6, 0.2, 0.1)])
 def test_objects_in_the_frame_of_their_parts_follow_them(moved):
   """If all parts move or scale, poses of objects do too; presences and posteriors stay."""
   scale, right, down = moved
   results = {}
   for frame in ("image", "parts"):
-    system, batch = tiny_system(**{"object_encoder.frame": frame}), tiny_batch()
-    variables = random_variables(system.module, batch, train=False)
-    parts = system.module.apply(variables, batch, train=False).parts
+    parts, encode = parts_and_encoder(frame)
     shift = np.array([[0, 0, right], [0, 0, down]])
-    encode = functools.partial(
-      system.module.apply, variables, train=False, method=type(system.module).encode_parts
-    )
     poses = jnp.asarray(scale * np.asarray(parts.poses) + shift, jnp.float32)
     before, after = jax.device_get((encode(parts), encode(parts.replace(poses=poses))))
     close = functools.partial(np.allclose, rtol=1e-4, atol=1e-4)

@@ -132,7 +132,7 @@ def test_interrupted_run_is_finished_by_a_sweep(home, monkeypatch, capsys):
   assert [line["seed"] for line in lines] == ["7", "mean", "sd", "1", "mean", "sd"]
   assert [(line["row"], line["step"]) for line in lines[3:]] == 3 * [("late", "480")]
   assert stamps(root / "early") == finished
-  for name in ("dispatch", "heldout", "read_outputs"):  # of training, held-out loss and report
+  for name in ("dispatch", "heldout", "_measure_batch"):  # of training, held-out loss and report
     assert list((home / "kept").glob(f"jit_{name}-*")), name
 
   kept = stamps(workdir)

@@ -203,7 +203,10 @@ def test_report_that_fails_after_the_training_is_no_refusal(error, home, monkeyp
   def fail(run, workdir):
     raise error
 
-  run = types.SimpleNamespace(step=24, settings=types.SimpleNamespace(system="toy"))
+  config = toy_config().unlock()
+  config.data.name = "mine.images"
+  settings = read_settings(config)
+  run = types.SimpleNamespace(step=24, settings=settings, config=settings.config)
   monkeypatch.setattr(loop, "train", lambda *_: run)
   monkeypatch.setattr(reporting, "report_run", fail)
   workdir = home / "my run"
@@ -212,7 +215,8 @@ def test_report_that_fails_after_the_training_is_no_refusal(error, home, monkeyp
   assert info.value.code == 1
   output = capsys.readouterr().err
   (line,) = output.splitlines()
-  for fact in ("step 24", f"evaluate.py --workdir='{workdir}'", str(error)):
+  command = f"evaluate.py --workdir='{workdir}' --system=tests.toy_system --source=mine.images`"
+  for fact in ("step 24", command, str(error)):
     assert fact in line
   (home / "train.log").write_text(f"compiled\n{output}")
   assert reason(home / "train.log", 0) == line
