@@ -52,16 +52,13 @@ def displacements_table(results: dict[str, Any]) -> str:
   """Markdown: a row for each displacement: the winning object's digit, and the parts' places."""
   columns = {"pixels": "", "image moved: digit, %": ".1f", "parts' places: error, pixels": ".1f"}
   columns |= {"examples": "", "parts moved exactly: digit, %": ".1f"}
-  rows = [
-    [
-      image["size"],
-      100 * image["accuracy"],
-      image["place_error"],
-      image["examples"],
-      100 * parts["accuracy"],
-    ]
-    for image, parts in zip(results["images"], results["parts"], strict=True)
-  ]
+  images = {entry["size"]: entry for entry in results["images"]}
+  rows = []
+  for parts in results["parts"]:
+    image_cells = [None, None, None]  # of images that do not fit on the canvas any more
+    if image := images.get(parts["size"]):
+      image_cells = [100 * image["accuracy"], image["place_error"], image["examples"]]
+    rows.append([parts["size"], *image_cells, 100 * parts["accuracy"]])
   return table(columns, rows)
 
 

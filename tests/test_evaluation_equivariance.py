@@ -12,6 +12,8 @@ from scae_jax.evaluation.equivariance import (
   measure_equivariance,
   motions,
 )
+from scae_jax.evaluation.evaluators import _keep_their_label
+from scae_jax.evaluation.report import Evaluated
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import Encoding
 from tests.stand_ins import call, labelled, open_for_commands, source_of, stub, texts, written
@@ -211,34 +213,42 @@ def test_what_cannot_be_measured_is_refused_or_left_out(images, monkeypatch):
     measure_equivariance(system, {}, images[:1], **sizes)
 
 
-def test_objects_that_read_places_lose_their_digit_and_others_keep_it():
-  """The label is the side of a blob: the winner of one system, and the brightness of another."""
-  canvas, count = 32, 8
+def blobs():
+  """Images uint8 [8, 20, 20, 3] of a blob; its side and its brightness are its label."""
+  count = 8
   images, labels = np.zeros((count, 20, 20, 3), np.uint8), np.arange(count) % 2
   for image, label in zip(images, labels, strict=True):
     column = 12 if label else 4
     image[8:12, column : column + 4] = 200 if label else 100
-  examples = {"image": images, "label": labels.astype(np.int32)}
+  return {"image": images, "label": labels.astype(np.int32)}
 
-  def system_with_winner(reads_places):
-    def encoding_of(images, image_map=None):
-      line = jnp.linspace(-1, 1, canvas)
-      x = jnp.einsum("bhwc,w->b", images, line) / images.sum(axis=(1, 2, 3))
-      y = jnp.einsum("bhwc,h->b", images, line) / images.sum(axis=(1, 2, 3))
-      poses = jnp.zeros((len(images), 1, 2, 3)).at[:, 0, :, 2].set(jnp.stack([x, y], axis=1))
-      if image_map is not None:
-        poses = poses.at[..., 2].add(image_map[None, None, :, 2])
-      is_right = poses[:, 0, 0, 2] > 0 if reads_places else images.max(axis=(1, 2, 3)) > 0.5
-      # Three objects: the first never wins.
-      mass = jax.nn.one_hot(1 + is_right, 3)
-      presence = jnp.ones((len(images), 1))
-      return Encoding(part_poses=poses, part_presence=presence, posterior_mass=mass)
 
-    return stub(
-      encoding=encoding_of,
-      encode_moved=lambda variables, batch, image_map: encoding_of(batch["image"], image_map),
-    )
+def system_with_winner(reads_places):
+  """The winning object tells a blob's side, or its brightness."""
 
+  def encoding_of(images, image_map=None):
+    line = jnp.linspace(-1, 1, images.shape[1])
+    x = jnp.einsum("bhwc,w->b", images, line) / images.sum(axis=(1, 2, 3))
+    y = jnp.einsum("bhwc,h->b", images, line) / images.sum(axis=(1, 2, 3))
+    poses = jnp.zeros((len(images), 1, 2, 3)).at[:, 0, :, 2].set(jnp.stack([x, y], axis=1))
+    if image_map is not None:
+      poses = poses.at[..., 2].add(image_map[None, None, :, 2])
+    is_right = poses[:, 0, 0, 2] > 0 if reads_places else images.max(axis=(1, 2, 3)) > 0.5
+    # Three objects: the first never wins.
+    mass = jax.nn.one_hot(1 + is_right, 3)
+    presence = jnp.ones((len(images), 1))
+    return Encoding(part_poses=poses, part_presence=presence, posterior_mass=mass)
+
+  return stub(
+    encoding=encoding_of,
+    encode_moved=lambda variables, batch, image_map: encoding_of(batch["image"], image_map),
+  )
+
+
+def test_objects_that_read_places_lose_their_digit_and_others_keep_it():
+  """The label is the side of a blob: the winner of one system, and the brightness of another."""
+  examples, canvas = blobs(), 32
+  count = len(examples["label"])
   sizes = {"canvas": canvas, "batch_size": 3}
   places, brightness = (
     measure_displacements(system_with_winner(reads_places), {}, examples, **sizes)
@@ -253,8 +263,26 @@ def test_objects_that_read_places_lose_their_digit_and_others_keep_it():
   for entry in brightness["images"]:
     assert entry["place_error"] < 1e-3
   assert places["images"][0]["examples"] == count
+  # Of images that fill the canvas, none keeps its ink.
+  full = {**examples, "image": np.full((count, canvas, canvas, 3), 9, np.uint8)}
+  of_full_images = measure_displacements(system_with_winner(False), {}, full, **sizes)
+  assert [entry["size"] for entry in of_full_images["images"]] == [0]
+  assert len(of_full_images["parts"]) == len(equivariance.DISPLACEMENTS)
+  table_text = command.displacements_table(of_full_images)
+  assert len(table_text.splitlines()) == 2 + len(equivariance.DISPLACEMENTS)
   with pytest.raises(ValueError, match="parts"):
     measure_displacements(stub(), {}, examples, **sizes)
+
+
+def test_a_report_has_the_share_that_keeps_its_label():
+  """By a quarter of the canvas, 8 pixels: a blob 3.5 from the middle changes its side one way."""
+  shares = {}
+  for reads_places in (True, False):
+    system = system_with_winner(reads_places)
+    evaluated = Evaluated(system, {0: {}}, step=1, batch_size=3)
+    shares[reads_places] = _keep_their_label(evaluated, {}, blobs(), 32)
+  assert shares[True] == {"pixels": 8, "unmoved": 1.0, "kept": 0.75}
+  assert shares[False] == {"pixels": 8, "unmoved": 1.0, "kept": 1.0}
 
 
 def test_sizes_of_a_family_go_all_ways():

@@ -144,8 +144,9 @@ def measure_displacements(
     batch_size: examples in a pass.
 
   Returns:
-    Entries for `images` by `DISPLACEMENTS`, with `size`, `examples`, `accuracy` and the mean
-    `place_error` of the parts, pixels; for `parts` by displacement, `parts_rotation` and
+    Entries for `images` by `DISPLACEMENTS`, as long as any keep their ink, with `size`, `examples`
+    (mean over directions), `accuracy` and the mean `place_error` of the parts, pixels (None where
+    no part is present); for `parts` by displacement, `parts_rotation` and
     `parts_scaling` (about the middle of the image), with `size` and `accuracy`.
   """
   if system.encode_moved is None:
@@ -155,39 +156,37 @@ def measure_displacements(
     encode_dataset, system, variables, make_batch=make_batch, batch_size=batch_size
   )
   images, labels = examples["image"], examples["label"]
-  before = encode({"image": images, "label": labels})
+  unmoved = {"image": images, "label": labels}
+  before = encode(unmoved)
   label_of_object = named_by_images(before, labels)
 
-  def is_right(encoding: Encoding) -> np.ndarray:
-    return label_of_object[np.argmax(np.asarray(encoding.posterior_mass), axis=1)] == labels
-
-  by_image, by_parts = [], {family: [] for family in SIZES}
+  parts, by_image = poses_of(before)["parts"], []
   for size in DISPLACEMENTS:
-    right, errors, kept = [], [], []
+    right, totals = [], {}  # of the examples that keep their ink, in every direction
     for motion in motions("translation", size):
       moved, keeps_ink = _moved_images(images, motion, canvas)
       after = encode({"image": moved, "label": labels})
-      values = dict(
-        _compare(
-          poses_of(before)["parts"], poses_of(after)["parts"], pose_motion(motion, canvas), canvas
-        )
-      )
-      weight = values["weight"][keeps_ink]
-      right.append(is_right(after)[keeps_ink])
-      errors.append(np.sum(weight * values["shift_error"][keeps_ink]) / np.sum(weight))
-      kept.append(keeps_ink)
-    entry = {"size": size, "examples": int(np.mean([keeps.sum() for keeps in kept]))}
-    accuracy = float(np.mean(np.concatenate(right)))
-    by_image.append(entry | {"accuracy": accuracy, "place_error": float(np.mean(errors))})
+      right.append(right_winners(after, labels, label_of_object)[keeps_ink])
+      compared = _compare(parts, poses_of(after)["parts"], pose_motion(motion, canvas), canvas)
+      for name, values in compared:
+        totals.setdefault(name, []).append(values[keeps_ink])
+    is_right = np.concatenate(right)
+    if len(is_right) == 0:  # no image fits on the canvas any more
+      continue
+    entry = {"size": size, "examples": len(is_right) // len(right)}
+    accuracy, place_error = float(is_right.mean()), _means(totals)["shift_error"]
+    by_image.append(entry | {"accuracy": accuracy, "place_error": place_error})
+  by_parts = {family: [] for family in SIZES}
   for family, sizes in (SIZES | {"translation": DISPLACEMENTS}).items():
     for size in sizes:
-      accuracy = np.mean(
-        [
-          is_right(encode({"image": images, "label": labels}, part_map=pose_motion(motion, canvas)))
-          for motion in motions(family, size)
-        ]
-      )
-      by_parts[family].append({"size": size, "accuracy": float(accuracy)})
+      right = [
+        right_winners(
+          encode(unmoved, part_map=pose_motion(motion, canvas)), labels, label_of_object
+        )
+        for motion in motions(family, size)
+      ]
+      accuracy = float(np.mean(right))
+      by_parts[family].append({"size": size, "accuracy": accuracy})
   names = {"translation": "parts", "rotation": "parts_rotation", "scaling": "parts_scaling"}
   return {"images": by_image} | {names[family]: by_parts[family] for family in by_parts}
 
@@ -199,6 +198,13 @@ def named_by_images(encoding: Encoding, labels: np.ndarray) -> np.ndarray:
   counts = np.zeros((mass.shape[1], labels.max() + 1), int)
   np.add.at(counts, (winner, labels), 1)
   return np.where(counts.any(axis=1), counts.argmax(axis=1), -1)
+
+
+def right_winners(
+  encoding: Encoding, labels: np.ndarray, label_of_object: np.ndarray
+) -> np.ndarray:
+  """Whether the object with the largest mass is named by the label of its image, bool [n]."""
+  return label_of_object[np.argmax(np.asarray(encoding.posterior_mass), axis=1)] == labels
 
 
 def pose_motion(motion: np.ndarray, canvas: int) -> np.ndarray:

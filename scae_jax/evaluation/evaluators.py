@@ -20,7 +20,12 @@ from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.clusters import FILE as CLUSTERS_FILE
 from scae_jax.evaluation.clusters import clusters_json
 from scae_jax.evaluation.encode import encode_dataset, mean_metrics, measure_dataset
-from scae_jax.evaluation.equivariance import motions, named_by_images, pose_motion
+from scae_jax.evaluation.equivariance import (
+  motions,
+  named_by_images,
+  pose_motion,
+  right_winners,
+)
 from scae_jax.evaluation.examples import (
   NUM_PICTURED,
   choose,
@@ -43,7 +48,7 @@ from scae_jax.evaluation.scores import (
   use_entries,
 )
 from scae_jax.evaluation.segmentation import segmentation
-from scae_jax.models.system import Encoding, Numbers
+from scae_jax.models.system import Numbers
 from scae_jax.waiting import waiting
 
 # Standard deviations of the points, in units of the patterns, whose side is 2.
@@ -146,16 +151,13 @@ def _keep_their_label(
   )
   before = encode()
   label_of_object = named_by_images(before, labels)
-
-  def accuracy(encoding: Encoding) -> float:
-    winner = np.argmax(np.asarray(encoding.posterior_mass), axis=1)
-    return float(np.mean(label_of_object[winner] == labels))
-
   moved = [
-    accuracy(encode(part_map=pose_motion(motion, canvas)))
-    for motion in motions("translation", pixels)
+    encode(part_map=pose_motion(motion, canvas)) for motion in motions("translation", pixels)
   ]
-  return {"pixels": pixels, "unmoved": accuracy(before), "kept": float(np.mean(moved))}
+  unmoved_right, *moved_right = (
+    float(right_winners(encoding, labels, label_of_object).mean()) for encoding in (before, *moved)
+  )
+  return {"pixels": pixels, "unmoved": unmoved_right, "kept": float(np.mean(moved_right))}
 
 
 def evaluate_answers(
