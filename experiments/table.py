@@ -149,8 +149,8 @@ def of_record(rows: Sequence[Row], record: str) -> str:
   """
   head = ["system", "data", "measure", "each run", "mean (sd)", "published"]
   lines = []
-  own = [row for row in rows if row.record == record]
-  for system, group in itertools.groupby(own, key=lambda row: row.system):
+  of_record = [row for row in rows if row.record == record]
+  for system, group in itertools.groupby(of_record, key=lambda row: row.system):
     shown = list(group)
     data = ""
     for i, row in enumerate(shown):

@@ -126,8 +126,8 @@ def test_what_the_package_exports_is_where_type_checkers_look():
 def test_import_is_cheap():
   """Neither JAX nor anything else that takes a second."""
   heavy = "import sys, scae_jax; print({'jax', 'numpy', 'flax'} & set(sys.modules))"
-  found = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, cwd=ROOT)
-  assert found.stdout == "set()\n", found.stderr
+  imports = subprocess.run([sys.executable, "-c", heavy], capture_output=True, text=True, cwd=ROOT)
+  assert imports.stdout == "set()\n", imports.stderr
 
 
 @pytest.mark.parametrize("path", [*FILES, *CONFIGS, *EXPERIMENTS, *SCRIPTS], ids=name_of)

@@ -207,9 +207,9 @@ TABLES = table.tables()
 def test_tables_are_those_of_the_records(path):
   """Cell by cell, what `python -m experiments.table` would write."""
   _, shown, _ = table.parts_of(path.read_text())
-  expected, found = cells_of(TABLES[path]), cells_of(shown)
+  expected, committed = cells_of(TABLES[path]), cells_of(shown)
   assert len(expected) > 6
-  for row, computed in zip(found, expected, strict=True):
+  for row, computed in zip(committed, expected, strict=True):
     assert row == computed, name_of(path)
 
 
@@ -297,5 +297,7 @@ def test_records_have_no_absolute_path():
   kinds = {".csv", ".json", ".jsonl", ".md", ".toml"}
   records = [path for path in paths if path.suffix in kinds and path.exists()]
   assert len(records) > 50
-  found = {str(path.relative_to(ROOT)): ABSOLUTE.search(path.read_text()) for path in records}
-  assert not {name: match[0] for name, match in found.items() if match}
+  paths_of_machine = {
+    str(path.relative_to(ROOT)): ABSOLUTE.search(path.read_text()) for path in records
+  }
+  assert not {name: match[0] for name, match in paths_of_machine.items() if match}

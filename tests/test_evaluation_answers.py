@@ -60,9 +60,9 @@ def write(directory, *, system=SYSTEM, variables=VARIABLES, examples=EXAMPLES, b
 
 
 def assert_answers(report, expected):
-  expected, found = expected.entries(), dict(report["classification"])
-  assert found.pop("confusion") == expected.pop("confusion")
-  assert found == pytest.approx(expected)  # the device may divide by 255 in its own way
+  expected, entries = expected.entries(), dict(report["classification"])
+  assert entries.pop("confusion") == expected.pop("confusion")
+  assert entries == pytest.approx(expected)  # the device may divide by 255 in its own way
 
 
 @pytest.mark.usefixtures("not_drawn")

@@ -26,12 +26,12 @@ class Toy(nn.Module):
     return scale * jnp.mean(batch["image"], axis=(1, 3)) + noise
 
 
-def toy(calls=None, **found):
+def toy(calls=None, **fields):
   def encoding(columns):
     if calls is not None:
       calls.append(columns.shape)  # runs once a compilation
     features = {"columns": columns, "sum": columns.sum(1, keepdims=True)}
-    more = {name: make(columns) for name, make in found.items()}
+    more = {name: make(columns) for name, make in fields.items()}
     return Encoding(**{"features": features, "details": {"much": columns}} | more)
 
   def metrics(output, batch):
@@ -63,19 +63,19 @@ def test_every_example_once_and_in_order_by_one_compilation():
     split = make_split(n)
     on_device = {name: jnp.asarray(array) for name, array in split.items()}
     for examples in (split, on_device):
-      found = measure_dataset(system, VARIABLES, examples, MAKE_BATCH, batch_size=4)
-      features, expected = found.encoding.features, expected_columns(split)
+      measured_set = measure_dataset(system, VARIABLES, examples, MAKE_BATCH, batch_size=4)
+      features, expected = measured_set.encoding.features, expected_columns(split)
       assert features["columns"].dtype == np.float32
       # float32 of means of at most 24 numbers
       np.testing.assert_allclose(features["columns"], expected, rtol=1e-5)
       np.testing.assert_allclose(features["sum"][:, 0], expected.sum(1), rtol=1e-5)
-      np.testing.assert_array_equal(found.metrics["label_squared"], np.arange(n) ** 2)
-      np.testing.assert_array_equal(found.labels, np.arange(n)[:, None])
+      np.testing.assert_array_equal(measured_set.metrics["label_squared"], np.arange(n) ** 2)
+      np.testing.assert_array_equal(measured_set.labels, np.arange(n)[:, None])
   assert calls == [(4, 6)]
   rows = np.array([5, 0, 3, 3, 6])  # in their order, from the whole split
-  found = measure_dataset(system, VARIABLES, split, MAKE_BATCH, batch_size=4, rows=rows)
-  np.testing.assert_array_equal(found.metrics["label_squared"], rows**2)
-  np.testing.assert_allclose(found.encoding.features["columns"], expected[rows], rtol=1e-5)
+  measured_set = measure_dataset(system, VARIABLES, split, MAKE_BATCH, batch_size=4, rows=rows)
+  np.testing.assert_array_equal(measured_set.metrics["label_squared"], rows**2)
+  np.testing.assert_allclose(measured_set.encoding.features["columns"], expected[rows], rtol=1e-5)
   for changed in ({}, {"label": -split["label"]}):  # labels are not used
     encoding = encode_dataset(system, VARIABLES, split | changed, MAKE_BATCH, batch_size=4)
     np.testing.assert_allclose(encoding.features["columns"], expected, rtol=1e-5)
@@ -91,19 +91,21 @@ def test_an_encoding_is_in_float32_and_without_details():
   split = make_split(5)
   encoding = encode_dataset(system, VARIABLES, split, MAKE_BATCH, batch_size=2)
   measured = measure_dataset(system, VARIABLES, split, MAKE_BATCH, batch_size=2)
-  for found in (encoding, measured.encoding):
-    assert found.details == {}
-    assert found.probe_features["half"].dtype == np.float32
-    assert found.part_winner.dtype == np.int32
-    np.testing.assert_allclose(found.probe_features["half"], found.features["columns"], rtol=2**-7)
+  for measured_set in (encoding, measured.encoding):
+    assert measured_set.details == {}
+    assert measured_set.probe_features["half"].dtype == np.float32
+    assert measured_set.part_winner.dtype == np.int32
+    np.testing.assert_allclose(
+      measured_set.probe_features["half"], measured_set.features["columns"], rtol=2**-7
+    )
 
 
 def test_images_that_have_statistics_are_normalised():
   split, mean, std = make_split(5), np.linspace(0.2, 0.6, 5), np.linspace(0.1, 0.3, 5)
   expected = (expected_columns(split) - 3.0 * mean[:, None]) / std[:, None]
   split |= {"mean": np.float32(mean), "std": np.float32(std)}
-  found = encode_dataset(toy(), VARIABLES, split, MAKE_BATCH, batch_size=4)
-  np.testing.assert_allclose(found.features["columns"], expected, rtol=1e-4, atol=1e-5)
+  measured_set = encode_dataset(toy(), VARIABLES, split, MAKE_BATCH, batch_size=4)
+  np.testing.assert_allclose(measured_set.features["columns"], expected, rtol=1e-4, atol=1e-5)
 
 
 def test_a_batch_has_at_least_one_example_and_no_more_than_there_are():

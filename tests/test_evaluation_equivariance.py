@@ -90,10 +90,10 @@ def results(images):
   merged = {}
   for parts, objects in (("perfect", "fixed"), ("absent", "bright"), ("by_place", "fixed")):
     system, names = system_of(parts, objects), {"parts": parts, "objects": objects}
-    found = measure_equivariance(system, {}, images, canvas=CANVAS, batch_size=4)
-    present = {names[kind]: values for kind, values in found.pop("present").items()}
+    record = measure_equivariance(system, {}, images, canvas=CANVAS, batch_size=4)
+    present = {names[kind]: values for kind, values in record.pop("present").items()}
     merged.setdefault("present", {}).update(present)
-    for family, entries in found.items():
+    for family, entries in record.items():
       renamed = [{names.get(key, key): value for key, value in entry.items()} for entry in entries]
       merged.setdefault(family, [{} for _ in entries])
       for entry, more in zip(merged[family], renamed, strict=True):
@@ -199,10 +199,13 @@ def test_what_cannot_be_measured_is_refused_or_left_out(images, monkeypatch):
   room[5:, 3:9, 3:11] = 100
   monkeypatch.setattr(equivariance, "SIZES", {"translation": (1, 3, 4)})
   system = system_of("fixed", "bright")
-  found = measure_equivariance(system, {}, room, canvas=12, batch_size=16)
-  assert [(entry["size"], entry["examples"]) for entry in found["translation"]] == [(1, 10), (3, 5)]
+  record = measure_equivariance(system, {}, room, canvas=12, batch_size=16)
+  assert [(entry["size"], entry["examples"]) for entry in record["translation"]] == [
+    (1, 10),
+    (3, 5),
+  ]
   # The mean is over those five: their presence is the same wherever they are.
-  assert found["translation"][1]["objects"]["presence_change"] < 1e-6
+  assert record["translation"][1]["objects"]["presence_change"] < 1e-6
   sizes = {"canvas": CANVAS, "batch_size": 4}
   vectors = Encoding(object_poses=np.ones((4, 2, 8)), object_presence=np.ones((4, 2)))
   for encoding in (Encoding(), vectors):

@@ -46,21 +46,21 @@ def infer(toy):
 @pytest.mark.parametrize("start", STARTS)
 def test_the_best_posterior_is_found_from_either_start(toy, infer, start):
   split = split_of()
-  found = infer_split(infer[start], toy[1], split, **SIZES)
+  result = infer_split(infer[start], toy[1], split, **SIZES)
   pixels = split["image"].reshape(COUNT, -1) / 255
   variance = NOISE**2
   # The noise of gradients, which steps that grow small average out, leaves a few hundredths.
-  after = found.after.posterior
+  after = result.after.posterior
   np.testing.assert_allclose(after["mean"], pixels / (1 + variance), atol=0.05)
   best = NOISE / np.sqrt(1 + variance)
   np.testing.assert_allclose(after["scale"], np.full_like(pixels, best), atol=0.05)
   evidence = stats.norm.logpdf(pixels, 0, np.sqrt(1 + variance)).sum(axis=1)
   # At the best posterior an estimate has no noise, and errors of a hundredth cost their square.
-  np.testing.assert_allclose(found.after.bound, evidence, atol=0.02)
-  assert np.all(found.after.bound > found.before.bound + 0.1)
+  np.testing.assert_allclose(result.after.bound, evidence, atol=0.02)
+  assert np.all(result.after.bound > result.before.bound + 0.1)
   scale = START_SCALE if start == "encoder" else 1.0
-  np.testing.assert_allclose(found.before.posterior["scale"], scale, rtol=1e-6)  # exp of a log
-  for belief in (found.before, found.after):
+  np.testing.assert_allclose(result.before.posterior["scale"], scale, rtol=1e-6)  # exp of a log
+  for belief in (result.before, result.after):
     np.testing.assert_array_equal(belief.probe_features["reconstruction"], belief.posterior["mean"])
 
 
@@ -69,13 +69,13 @@ def test_an_optimiser_that_searches_along_lines_gets_there_sooner(toy):
   search = optax.scale_by_backtracking_linesearch(10)  # compiles sooner than what L-BFGS has
   optimizer = optax.lbfgs(memory_size=3, linesearch=search)
   infer = make_inference(toy[0].free_form, optimizer, num_steps=15, start="prior", num_samples=5)
-  found = infer_split(infer, toy[1], split_of(), **SIZES)
+  result = infer_split(infer, toy[1], split_of(), **SIZES)
   pixels = split_of()["image"].reshape(COUNT, -1) / 255
   evidence = stats.norm.logpdf(pixels, 0, np.sqrt(1 + NOISE**2)).sum(axis=1)
   # No step is small, so that each one's noise stays: a few hundredths of nine nats or more.
-  np.testing.assert_allclose(found.after.bound, evidence, atol=0.2)
-  assert np.all(found.after.bound <= evidence + 1e-3)  # float32; a bound it is
-  assert np.all(found.after.bound > found.before.bound + 2)
+  np.testing.assert_allclose(result.after.bound, evidence, atol=0.2)
+  assert np.all(result.after.bound <= evidence + 1e-3)  # float32; a bound it is
+  assert np.all(result.after.bound > result.before.bound + 2)
 
 
 def test_examples_do_not_couple(toy, infer):
@@ -121,9 +121,9 @@ def test_what_is_not_finite_is_named_with_its_examples(toy):
   def of_dark(variables, posterior, batch, key):
     """A term that the toy does not have, and its own."""
     dark = jnp.max(batch["image"], axis=(1, 2, 3)) == 0
-    found = terms(variables, posterior, batch, key)
-    broken = jnp.where(dark, jnp.nan, found["latents"])
-    return {"pixels": found["pixels"], "latents": broken, "children": broken}
+    result = terms(variables, posterior, batch, key)
+    broken = jnp.where(dark, jnp.nan, result["latents"])
+    return {"pixels": result["pixels"], "latents": broken, "children": broken}
 
   split = split_of()
   split["image"][[1, 4]] = 0

@@ -38,11 +38,11 @@ def one_scene(*patterns, options=SCENES, seed=0):
   return points[order][None], presence[order][None], pattern[order][None]
 
 
-def same_groups(found, pattern, presence):
+def same_groups(groups, pattern, presence):
   """Whether present points are split in the same way, whatever the groups are called."""
   there = presence > 0
-  pairs = set(zip(found[there], pattern[there], strict=True))
-  return len(pairs) == len(set(found[there])) == len(set(pattern[there]))
+  pairs = set(zip(groups[there], pattern[there], strict=True))
+  return len(pairs) == len(set(groups[there])) == len(set(pattern[there]))
 
 
 FAR = (2.0, 20.0, (-8, 5))
@@ -104,11 +104,11 @@ def test_ranges_have_slack_for_the_jitter(scale, degrees, expected):
 
 def test_points_left_over_count_more_than_a_fit(monkeypatch):
   """A perfect square of four points, and a pentagon of all five that barely fits."""
-  found = {
+  groups = {
     "square": (np.array([[0b01111]]), np.array([[0.0]])),
     "pentagon": (np.array([[0b11111]]), np.array([[27.0]])),
   }
-  monkeypatch.setattr(module, "_candidates", lambda z, name, options: found[name])
+  monkeypatch.setattr(module, "_candidates", lambda z, name, options: groups[name])
   options = dataclasses.replace(SCENES, patterns=("square", "pentagon"))
   assert module._explain(np.zeros((1, 5)), options).tolist() == [[1] * 5]
 
@@ -122,8 +122,8 @@ def test_patterns_of_many_points_come_first(monkeypatch):
   misfit = module._candidates(z, "triangle", options)[1]
   assert np.isfinite(misfit).any()
   assert np.array_equal(misfit, np.sort(misfit))  # the best first
-  found = ransac(points, presence, options)
-  np.testing.assert_array_equal(found[presence > 0], pattern[presence > 0])
+  groups = ransac(points, presence, options)
+  np.testing.assert_array_equal(groups[presence > 0], pattern[presence > 0])
 
 
 def test_a_set_of_points_has_its_best_fit():
@@ -178,9 +178,9 @@ def test_against_all_subsets():
     SCENES, patterns=("square", "triangle"), field=2.0, jitter=0.35, presence_prob=1.0
   )
   batch = jax.device_get(scenes(jax.random.key(3), options, 12))
-  found = ransac(batch["points"], batch["presence"], options)
+  groups = ransac(batch["points"], batch["presence"], options)
   wrong = 0
-  for points, row, pattern in zip(batch["points"], found, batch["pattern"], strict=True):
+  for points, row, pattern in zip(batch["points"], groups, batch["pattern"], strict=True):
     assert set(np.flatnonzero(row == 1)) == set(brute_force(points, options))
     wrong += (row != pattern).any()
   assert wrong > 0, "these scenes are crowded: the cheapest split is not always the true one"
@@ -190,8 +190,8 @@ def test_against_all_subsets():
 def test_ceiling(jitter, at_least, at_most):
   options = dataclasses.replace(SCENES, jitter=jitter)
   batch = jax.device_get(scenes(jax.random.key(0), options, 500))
-  found = ransac(batch["points"], batch["presence"], options)
-  result = segmentation(batch["presence"], batch["pattern"], found)
+  groups = ransac(batch["points"], batch["presence"], options)
+  result = segmentation(batch["presence"], batch["pattern"], groups)
   assert at_least <= result["accuracy"].mean() <= at_most
 
 

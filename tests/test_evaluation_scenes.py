@@ -84,8 +84,8 @@ def test_every_figure_of_every_seed(tmp_path, capsys):
     assert list(report["segmentation"]) == ["0", "0.1", "0.25"]
     for jitter, kinds in report["segmentation"].items():
       scenes = SCENES.test_scenes(float(jitter), COUNT)
-      found = encoding((scenes, VARIABLES[seed]["params"]["shift"]))
-      groups = {"true_presence": found.point_winner, "predicted_presence": found.groups}
+      answers = encoding((scenes, VARIABLES[seed]["params"]["shift"]))
+      groups = {"true_presence": answers.point_winner, "predicted_presence": answers.groups}
       for name, capsule in groups.items():
         assert kinds[name] == scores(scenes, np.asarray(capsule)), (seed, jitter, name)
       options = dataclasses.replace(SCENES, jitter=float(jitter))  # which RANSAC knows

@@ -82,7 +82,7 @@ def test_the_runs_own_test_split_goes_to_evaluation(workdir, capsys):
 
 def test_two_sets_of_one_name_have_a_report_each(workdir, tmp_path, capsys):
   """Both are called `folder`; a table says where each lies, and its report has its fingerprint."""
-  found = {}
+  folders = {}
   for name in ("a", "b"):
     images = save_images(tmp_path / name, 10, 40, prefix="")
     if name == "b":
@@ -92,10 +92,10 @@ def test_two_sets_of_one_name_have_a_report_each(workdir, tmp_path, capsys):
     scored_on = metrics(folder)["scored_on"]
     assert scored_on["path"] == str(images)
     assert folder.name == f"folder-train-{scored_on['fingerprint'][:8]}"
-    found[name] = folder
-  assert metrics(found["a"])["scored_on"]["path"] == str(tmp_path / "a")
+    folders[name] = folder
+  assert metrics(folders["a"])["scored_on"]["path"] == str(tmp_path / "a")
   reports, _ = read_reports(workdir)
-  assert {f"folder train in {tmp_path / name}" for name in found} <= set(reports)
+  assert {f"folder train in {tmp_path / name}" for name in folders} <= set(reports)
 
 
 NOWHERE = "/no/such/folder"
@@ -192,9 +192,9 @@ def test_what_cannot_be_asked_is_refused_before_data_are_loaded(
 @pytest.fixture
 def asked(monkeypatch):
   """What reports are asked for, instead of reports."""
-  found = []
-  monkeypatch.setattr(reporting, "report_run", lambda run, workdir, **kw: found.append((run, kw)))
-  return found
+  folders = []
+  monkeypatch.setattr(reporting, "report_run", lambda run, workdir, **kw: folders.append((run, kw)))
+  return folders
 
 
 def test_best_is_the_checkpoint_of_the_lowest_held_out_loss(workdir, asked):

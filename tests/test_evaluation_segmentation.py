@@ -38,9 +38,9 @@ def groups(presence, pattern, capsule):
 def test_accuracy_is_that_of_the_best_matching():
   presence, pattern, capsule = random_scenes()
   expected = []
-  for there, true, found in zip(presence > 0, pattern, capsule, strict=True):
+  for there, true, predicted in zip(presence > 0, pattern, capsule, strict=True):
     matchings = itertools.permutations(range(CAPSULES), PATTERNS)
-    right = max(sum(found[there] == np.array(m)[true[there]]) for m in matchings)
+    right = max(sum(predicted[there] == np.array(m)[true[there]]) for m in matchings)
     expected.append(right / there.sum())
   result = score(presence, pattern, capsule)
   np.testing.assert_allclose(result["accuracy"], expected, rtol=1e-12)
@@ -55,9 +55,9 @@ def test_index_and_variation_are_those_of_scikit_learn_and_of_entropies():
   scenes = random_scenes()
   expected = []
   for scene in zip(*scenes, strict=True):
-    true, found = groups(*scene)
-    entropy = [stats.entropy(np.unique(x, return_counts=True)[1]) for x in (true, found)]
-    expected.append(sum(entropy) - 2 * mutual_info_score(true, found))
+    true, predicted = groups(*scene)
+    entropy = [stats.entropy(np.unique(x, return_counts=True)[1]) for x in (true, predicted)]
+    expected.append(sum(entropy) - 2 * mutual_info_score(true, predicted))
   np.testing.assert_allclose(score(*scenes)["variation_of_information"], expected, atol=1e-12)
 
 

@@ -59,22 +59,22 @@ def test_the_command_writes_a_table_numbers_and_a_picture(monkeypatch, tmp_path,
       assert -sum(term[when] for term in means.values()) == pytest.approx(bound[when], rel=1e-5)
   assert text.startswith("| | examples | bound before | after | did not rise | pixels | latents |")
   assert "| | LIN-PRED | before | after | before, fitted alike | after, fitted alike |" in text
-  own, rotated = (record["results"][name] for name in ("digits", "rotated_digits:35"))
-  bounds = " | ".join(f"{own['bound'][when]:.1f}" for when in ("before", "after"))
-  terms = (f"{one['before']:.1f} to {one['after']:.1f}" for one in own["terms"].values())
+  unmoved, rotated = (record["results"][name] for name in ("digits", "rotated_digits:35"))
+  bounds = " | ".join(f"{unmoved['bound'][when]:.1f}" for when in ("before", "after"))
+  terms = (f"{term['before']:.1f} to {term['after']:.1f}" for term in unmoved["terms"].values())
   assert f"| digits | 12 | {bounds} | 0 | {' | '.join(terms)} |" in text
-  shares = own["accuracy"]["reconstruction"]
+  shares = unmoved["accuracy"]["reconstruction"]
   assert shares["after"] != shares["before"]
   percent = " | ".join(f"{100 * shares[when]:.1f}" for when in command.WHEN)
   assert f"| digits | reconstruction | {percent} |" in text
   every, alike = (f"{100 * rotated['pixels'][kind]:.1f}" for kind in ("every", "alike"))
   assert f"| rotated_digits:35 | raw pixels | {every} |  | {alike} |  |" in text
   fitted, scored = (
-    (one["image"].reshape(len(one["image"]), -1) / 255, one["label"])
-    for one in (load_split(load_digits(), *of) for of in (("train", 40), ("test", 12)))
+    (split["image"].reshape(len(split["image"]), -1) / 255, split["label"])
+    for split in (load_split(load_digits(), *of) for of in (("train", 40), ("test", 12)))
   )
   expected = fit_probe(*fitted, num_classes=10).accuracy(*scored)
-  assert own["pixels"]["alike"] == pytest.approx(expected)
+  assert unmoved["pixels"]["alike"] == pytest.approx(expected)
   assert "affine_digits: " in text  # what its images are
 
 

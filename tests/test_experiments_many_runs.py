@@ -79,14 +79,14 @@ PARAMETERS = {
 @pytest.mark.parametrize("data", PARAMETERS)
 def test_every_system_has_the_parameters_that_are_stated(data):
   assert set(PARAMETERS[data]) == set(viewpoint.SYSTEMS[data]) - {"scae"}
-  found = {}
+  counts = {}
   for row in viewpoint.make_rows(options(data, systems=",".join(PARAMETERS[data]))):
     name, _, way = row.name.rpartition("-")
     if way == "upright":
       spec = ImageSpec(row.config.data.canvas, channels=1, num_classes=10)
       shapes = build(make_system(read_settings(row.config), spec), spec.blank_batch(2))
-      found[name] = sum(leaf.size for leaf in jax.tree.leaves(shapes))
-  assert found == PARAMETERS[data]
+      counts[name] = sum(leaf.size for leaf in jax.tree.leaves(shapes))
+  assert counts == PARAMETERS[data]
 
 
 def test_some_systems_alone_are_trained():
@@ -113,19 +113,19 @@ def start(module):
 
 def test_a_classifier_is_scored_by_its_answers(scored):
   system, variables = start(toy_classifier)
-  found = accuracies(system, variables, scored[0], scored, **SIZES, max_examples=CHOSEN)
-  assert list(found) == ["accuracy"]
-  assert list(found["accuracy"]) == ["digits", "rotated_digits:35"]
-  for one in scored:
-    split = load_split(one, "test", CHOSEN)
+  record = accuracies(system, variables, scored[0], scored, **SIZES, max_examples=CHOSEN)
+  assert list(record) == ["accuracy"]
+  assert list(record["accuracy"]) == ["digits", "rotated_digits:35"]
+  for dataset in scored:
+    split = load_split(dataset, "test", CHOSEN)
     margin = (18 - split["image"].shape[1]) // 2  # those that were turned fill the canvas
     sides = (margin, margin)
     image = np.pad(split["image"], ((0, 0), sides, sides, (0, 0))) / np.float32(255)
-    for seed, own in variables.items():
-      output = system.module.apply(own, {"image": image}, train=False)
+    for seed, of_seed in variables.items():
+      output = system.module.apply(of_seed, {"image": image}, train=False)
       answers = classify(np.asarray(system.encoding(output).scores), split["label"][:, None])
       expected = np.mean(answers.is_right)
-      assert found["accuracy"][one.name][seed] == pytest.approx(expected, abs=1e-6)
+      assert record["accuracy"][dataset.name][seed] == pytest.approx(expected, abs=1e-6)
 
 
 def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, monkeypatch):
@@ -141,9 +141,9 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, mo
     return Encoding(features={"code": output.code}, probe_features={"logits": output.logits})
 
   system = dataclasses.replace(system, encoding=encoding)
-  found = accuracies(system, variables, scored[0], scored, **SIZES, max_examples=CHOSEN)
+  record = accuracies(system, variables, scored[0], scored, **SIZES, max_examples=CHOSEN)
   assert fits == [fit_clusters, fit_probe, fit_probe] * 2
-  assert list(found) == ["LIN-MATCH, code", "LIN-PRED, code", "LIN-PRED, logits"]
+  assert list(record) == ["LIN-MATCH, code", "LIN-PRED, code", "LIN-PRED, logits"]
 
   def codes(split):
     make_batch = functools.partial(evaluation_batch, canvas=SIZES["canvas"])
@@ -157,13 +157,13 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, mo
   probe = fit_probe(*fitted, num_classes=10)
   for one in scored:
     moved = codes(load_split(one, "test", CHOSEN))
-    assert found["LIN-MATCH, code"][one.name][1] == clusters.accuracy(*moved)
-    assert found["LIN-PRED, code"][one.name][1] == probe.accuracy(*moved)
+    assert record["LIN-MATCH, code"][one.name][1] == clusters.accuracy(*moved)
+    assert record["LIN-PRED, code"][one.name][1] == probe.accuracy(*moved)
   few = scored[1].splits["test"]
   splits = {"test": few.take(np.arange(7)), "validation": few}
   held = [dataclasses.replace(scored[1], splits=splits)]
   other = accuracies(system, variables, scored[0], held, **SIZES, max_examples=CHOSEN)
-  assert other == {way: {held[0].name: by_set[held[0].name]} for way, by_set in found.items()}
+  assert other == {way: {held[0].name: by_set[held[0].name]} for way, by_set in record.items()}
 
 
 @pytest.mark.parametrize(
@@ -174,10 +174,10 @@ def test_every_angle_is_scored_and_affnist_where_its_images_fit(
   data, canvas, expected, monkeypatch
 ):
   monkeypatch.setattr(viewpoint, "load_scored", lambda *given: given)
-  own = toy_system.data_options(canvas)
+  options = toy_system.data_options(canvas)
   source = data.removesuffix("_small")
   names = [*(f"rotated_{source}:{angle}" for angle in ANGLES), expected]
-  assert viewpoint.scored_sets(data, own) == [(name, own) for name in names]
+  assert viewpoint.scored_sets(data, options) == [(name, options) for name in names]
   assert {0, 15, 35, 180} <= set(ANGLES)
 
 
@@ -197,7 +197,7 @@ TURNED = {
 
 def ranged(rotated, upright, pixels):
   """Of a run with two seeds, as `rotation.score_run` gives it."""
-  found = {
+  record = {
     images: {
       "LIN-MATCH, object_code": dict(enumerate(shares)),
       "LIN-PRED, object_code": {0: 1.0, 1: 0.5},
@@ -206,7 +206,7 @@ def ranged(rotated, upright, pixels):
   }
   of_pixels = {ROTATED: {"LIN-MATCH": pixels}, UPRIGHT: {"LIN-MATCH": 0.7}}
   facts = {"parameters": 1234, "steps": 20, "notes": ["ink of 3 images is cut."]}
-  return {"accuracy": found, "pixels": of_pixels, **facts}
+  return {"accuracy": record, "pixels": of_pixels, **facts}
 
 
 RANGED = {
@@ -237,9 +237,9 @@ def test_tables_and_curves_have_means_over_seeds_and_gaps():
   ]
   (panel,) = viewpoint.curves("digits", TURNED).values()
   np.testing.assert_allclose(panel["LeNet-5"], [1 - angle / 400 for angle in ANGLES])
-  found = rotation.curves(rotation.make_lines(RANGED), (0, 90))
-  assert len(found) == 4
-  panel = found["LIN-MATCH, test images turned within the range"]
+  record = rotation.curves(rotation.make_lines(RANGED), (0, 90))
+  assert len(record) == 4
+  panel = record["LIN-MATCH, test images turned within the range"]
   np.testing.assert_allclose(panel["ours, object code"], [0.85, 0.55])
   np.testing.assert_array_equal(panel["theirs, object code"], [np.nan, 0.3])
   np.testing.assert_array_equal(panel["raw pixels"], [0.7, 0.4])

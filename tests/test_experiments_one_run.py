@@ -64,8 +64,8 @@ def test_a_record_a_text_and_a_figure_are_written(tmp_path, monkeypatch, capsys)
   assert command == "python -m experiments.it 'runs/a b' --split=test"
   folder = tmp_path / "new"
   given, head = {"share": 0.5}, {"command": command}
-  found = findings.Findings(given, ["First.", "Second."], Figure)
-  findings.write_findings(folder, "it", head, found)
+  result = findings.Findings(given, ["First.", "Second."], Figure)
+  findings.write_findings(folder, "it", head, result)
   record = json.loads((folder / "it.json").read_text())
   assert {**head, **given}.items() <= record.items()
   assert {"date", "versions", "hardware"} <= set(record)
@@ -91,8 +91,8 @@ def test_the_run_is_opened_as_the_command_line_says(monkeypatch, flags, which, f
   monkeypatch.setattr(findings, "open_run", lambda *arguments: opened.append(arguments))
   options = findings.run_parser("What it does.").parse_args(["runs/toy", *flags])
   findings.open_named(options)
-  ((workdir, found, _),) = opened
-  assert (workdir, found) == (pathlib.Path("runs/toy"), which)
+  ((workdir, result, _),) = opened
+  assert (workdir, result) == (pathlib.Path("runs/toy"), which)
   assert changed == [{"data.dir": folder} if folder else {}]
   assert kept == [""]
 
@@ -205,10 +205,10 @@ def test_statistics_of_gradients():
   # Two batches whose means are (2, 0), (0, 3) and (-1, -1).
   first = {"a": [1.0, 0.0], "towards x": [0.0, 4.0], "b": [-1.0, -1.0]}
   second = {"a": [3.0, 0.0], "towards x": [0.0, 2.0], "b": [-1.0, -1.0]}
-  found = gradients.statistics({term: np.array([first[term], second[term]]) for term in first})
-  assert found["a"] == pytest.approx({"norm": 2, "noise": 2**0.5, "towards x": 0})
-  assert found["b"] == pytest.approx({"norm": 2**0.5, "noise": 0, "towards x": -(0.5**0.5)})
-  assert found["towards x"] == pytest.approx({"norm": 3, "noise": 2**0.5, "towards x": 1})
+  result = gradients.statistics({term: np.array([first[term], second[term]]) for term in first})
+  assert result["a"] == pytest.approx({"norm": 2, "noise": 2**0.5, "towards x": 0})
+  assert result["b"] == pytest.approx({"norm": 2**0.5, "noise": 0, "towards x": -(0.5**0.5)})
+  assert result["towards x"] == pytest.approx({"norm": 3, "noise": 2**0.5, "towards x": 1})
 
 
 def test_gradients_are_of_the_terms_that_training_has(monkeypatch, tmp_path, capsys):

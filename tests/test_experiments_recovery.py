@@ -40,9 +40,9 @@ def test_objects_draw_where_they_stand(scenes):
 def test_no_part_can_draw_the_glyph_of_another():
   """At any affine pose: the cross, turned by 45 degrees, drew an X that is gone."""
   ink = np.array([[[cell == "#" for cell in row] for row in glyph] for glyph in recovery.GLYPHS])
-  found = match_templates(np.pad(ink, ((0, 0), (1, 1), (1, 1)))[..., None].astype(np.float32))
-  assert found["matched"] == 0
-  assert found["mean_error"] > 0.2
+  result = match_templates(np.pad(ink, ((0, 0), (1, 1), (1, 1)))[..., None].astype(np.float32))
+  assert result["matched"] == 0
+  assert result["mean_error"] > 0.2
 
 
 def test_folders_say_what_is_there(tmp_path):
@@ -51,10 +51,10 @@ def test_folders_say_what_is_there(tmp_path):
   dataset = load_dataset("folder", str(tmp_path / "scenes"), str(tmp_path / "cache"))
   for seed, (split, count) in enumerate(counts.items(), start=recovery.FIRST_SEED):
     _, there = recovery.draw_scenes(seed, count)
-    found = recovery.true_presences(dataset, split)
-    assert found.shape == (count, 3)
+    result = recovery.true_presences(dataset, split)
+    assert result.shape == (count, 3)
     # The order is the folders'.
-    np.testing.assert_array_equal(found.sum(axis=0), there.sum(axis=0))
+    np.testing.assert_array_equal(result.sum(axis=0), there.sum(axis=0))
 
 
 def test_score_is_of_the_test_images(monkeypatch):
@@ -77,12 +77,12 @@ def test_score_is_of_the_test_images(monkeypatch):
   run = types.SimpleNamespace(
     dataset=types.SimpleNamespace(splits=splits), system=None, settings=options, step=7
   )
-  found = recovery.score(run, {})
-  assert found["accuracy_by_object"] == [0.75, 1.0, 1.0]
-  assert found["accuracy"] == pytest.approx(11 / 12)
-  assert found["all_right"] == 0.75
-  assert found["order"] == [1, 2, 0]
-  assert (found["training_bound"], found["test_bound"]) == (1.5, 5)
+  result = recovery.score(run, {})
+  assert result["accuracy_by_object"] == [0.75, 1.0, 1.0]
+  assert result["accuracy"] == pytest.approx(11 / 12)
+  assert result["all_right"] == 0.75
+  assert result["order"] == [1, 2, 0]
+  assert (result["training_bound"], result["test_bound"]) == (1.5, 5)
 
 
 SPLITS = ("train", "test")

@@ -26,9 +26,9 @@ def test_parts_and_objects():
   object_presence = np.stack([np.full(BATCH, 0.6), 0.2 + 0.6 * half], axis=1).astype(np.float32)
   poses = np.zeros((BATCH, 2, 2, 3), np.float32)
   poses[:, 1, 0, 2] = 2 * half - 1.0
-  found = measure_routing(part_presence, winner, object_presence, poses)
+  record = measure_routing(part_presence, winner, object_presence, poses)
 
-  owners = [(part["on"], part["commonest"], part["others"]) for part in found["parts"]]
+  owners = [(part["on"], part["commonest"], part["others"]) for part in record["parts"]]
   expected = [(1, 0, 0), (0.5, 1, 0.3), (0, None, None), (1 / 40, None, 0), (0.05, 0, 0.5)]
   for one, (on, commonest, others) in zip(owners, expected, strict=True):
     assert one == (
@@ -37,7 +37,7 @@ def test_parts_and_objects():
       others if others is None else pytest.approx(others),
     )
 
-  always, sometimes = found["objects"]
+  always, sometimes = record["objects"]
   expected = {"on": 1, "presence": 0.6, "presence_deviation": 0, "pose_deviation": 0}
   # The first part in every image, the second in six of twenty, the last in one.
   assert always == pytest.approx(expected | {"wins": 1 + 7 / 40}, abs=1e-6)
@@ -47,5 +47,5 @@ def test_parts_and_objects():
   assert sometimes == pytest.approx(expected, abs=1e-6)
 
   # One image in twenty is not more than a twentieth.
-  assert found["switched"] == {"parts": 1, "objects": 1}
-  assert found["routed"] == 1
+  assert record["switched"] == {"parts": 1, "objects": 1}
+  assert record["routed"] == 1

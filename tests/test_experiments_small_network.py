@@ -41,10 +41,10 @@ def test_inputs_are_flat_and_named():
 
 def test_only_what_tells_the_class_is_read():
   train, test = inputs(encoding(1500)), inputs(encoding(1500))
-  found = accuracies(train, LABELS, test, LABELS)
-  assert found["poses and presences of parts"] > 0.9
+  shares = accuracies(train, LABELS, test, LABELS)
+  assert shares["poses and presences of parts"] > 0.9
   # Chance is a third; its standard deviation over 1,500 is 0.012.
-  assert all(value < 0.4 for name, value in found.items() if "parts" not in name)
+  assert all(value < 0.4 for name, value in shares.items() if "parts" not in name)
 
 
 def test_the_command_writes_a_record(tmp_path, monkeypatch):

@@ -65,9 +65,9 @@ OF_PIXELS = {"LIN-MATCH, raw pixels": 25, "LIN-PRED, raw pixels": 87.5}
   ],
 )
 def test_figures_of_a_report(report, expected):
-  found = figures(report)
-  assert found == pytest.approx(expected)
-  assert list(found) == list(expected)
+  values = figures(report)
+  assert values == pytest.approx(expected)
+  assert list(values) == list(expected)
 
 
 def test_conditions_of_a_report():

@@ -65,18 +65,18 @@ def test_moved_copies_match_and_other_shapes_do_not(errors):
 
 def test_a_mirror_image_matches_and_all_numbers_are_told():
   shapes = np.stack([SEVEN, RING, LINES, SEVEN[:, ::-1], np.zeros_like(SEVEN), LINES])
-  found = match_templates(shapes)
-  assert (found["templates"], found["blank"]) == (6, [4])
-  assert re.fullmatch(r"1 of 6 templates\b.* 4\.", *found["notes"])
-  assert [one["template"] for one in found["nearest"]] == [0, 1, 2, 3, 5]
-  nearest = {one["template"]: one for one in found["nearest"]}
+  record = match_templates(shapes)
+  assert (record["templates"], record["blank"]) == (6, [4])
+  assert re.fullmatch(r"1 of 6 templates\b.* 4\.", *record["notes"])
+  assert [one["template"] for one in record["nearest"]] == [0, 1, 2, 3, 5]
+  nearest = {one["template"]: one for one in record["nearest"]}
   for one, other in ((0, 3), (3, 0), (2, 5), (5, 2)):
     assert nearest[one]["by"] == other
     assert nearest[one]["error"] < 1e-6  # mirrored, pixels fall on pixels
-  least = [one["error"] for one in found["nearest"]]
-  assert found["mean_error"] == pytest.approx(np.mean(least))
-  assert found["matched"] == pytest.approx(4 / 5)
-  assert found["match_below"] == MATCH
+  least = [one["error"] for one in record["nearest"]]
+  assert record["mean_error"] == pytest.approx(np.mean(least))
+  assert record["matched"] == pytest.approx(4 / 5)
+  assert record["match_below"] == MATCH
 
 
 def test_templates_are_seen_through_their_alphas(monkeypatch):
@@ -84,11 +84,11 @@ def test_templates_are_seen_through_their_alphas(monkeypatch):
   seen = []
   # The least error of each row but its own: of the third column, the first, and, of two alike, the
   # first again.
-  found = [[0.0, 0.9, 0.3], [0.2, 0.0, 0.5], [0.3, 0.3, 0.0]]
+  record = [[0.0, 0.9, 0.3], [0.2, 0.0, 0.5], [0.3, 0.3, 0.0]]
 
   def errors(ink):
     seen.append(np.asarray(ink))
-    return jnp.array(found)
+    return jnp.array(record)
 
   monkeypatch.setattr(template_match, "match_errors", errors)
   alphas = np.stack([SEVEN, np.zeros_like(SEVEN), RING, LINES])

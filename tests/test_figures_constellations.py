@@ -57,8 +57,8 @@ def corners(patch):
 def test_votes_of_present_capsules_and_points_of_a_pattern_are_shapes():
   given = arguments()
   figure = constellations(**given)
-  found, truth = cell(figure, 0, 2), cell(figure, 1, 1)
-  for k, counted, patch in zip((1, 2), ([0, 1, 2], [0, 1, 3]), found.patches, strict=True):
+  drawn, truth = cell(figure, 0, 2), cell(figure, 1, 1)
+  for k, counted, patch in zip((1, 2), ([0, 1, 2], [0, 1, 3]), drawn.patches, strict=True):
     np.testing.assert_allclose(patch.get_facecolor()[:3], palette(CAPSULES)[k])
     np.testing.assert_allclose(corners(patch), sorted(map(tuple, given["votes"][2, k, counted])))
   for slots, patch in zip((slice(0, 3), slice(4, 7)), truth.patches, strict=True):
@@ -66,8 +66,8 @@ def test_votes_of_present_capsules_and_points_of_a_pattern_are_shapes():
   # Corners of a square given crosswise, here and there.
   square = np.array([[1.0, 1], [-1, -1], [1, -1], [-1, 1]])
   for middle in (0, 8):
-    found = outline(square + middle) - middle
-    np.testing.assert_array_equal(found, [[-1, -1], [1, -1], [1, 1], [-1, 1]])
+    drawn = outline(square + middle) - middle
+    np.testing.assert_array_equal(drawn, [[-1, -1], [1, -1], [1, 1], [-1, 1]])
 
 
 def test_the_first_eight_are_drawn_in_the_same_square():

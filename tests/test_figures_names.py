@@ -104,5 +104,5 @@ def test_settings_of_the_user_change_no_figure_but_for_fonts(monkeypatch):
     for key, value in {"text.usetex": True, "savefig.transparent": True}.items():
       monkeypatch.setitem(matplotlib.rcParams, key, value)
     monkeypatch.setenv("PATH", "")  # no LaTeX
-    (found,) = draw_figures(figures).values()
-  assert found == expected
+    (drawn,) = draw_figures(figures).values()
+  assert drawn == expected

@@ -228,13 +228,13 @@ def test_images_stand_above_what_is_believed_of_them():
 
 def test_a_mosaic_has_lines_around_pictures_and_ticks_in_their_middles():
   pictures = np.array([[0.1, 0.2], [0.3, 2.0]])[:, :, None, None, None] * np.ones((2, 2, 3, 3, 1))
-  found, grey = mosaic(pictures)[..., 0], 0.35
-  assert found.shape == (9, 9)
-  np.testing.assert_allclose((found[::4], found[:, ::4].T), grey)
+  picture, grey = mosaic(pictures)[..., 0], 0.35
+  assert picture.shape == (9, 9)
+  np.testing.assert_allclose((picture[::4], picture[:, ::4].T), grey)
   for row, column in np.ndindex(2, 2):
     y, x = (int(middles(2, 3)[place]) for place in (row, column))
     expected = np.minimum(pictures[row, column, ..., 0], 1)
-    np.testing.assert_allclose(found[y - 1 : y + 2, x - 1 : x + 2], expected)
+    np.testing.assert_allclose(picture[y - 1 : y + 2, x - 1 : x + 2], expected)
 
 
 def test_dimensions_stand_in_rows_and_offsets_in_columns():

@@ -20,7 +20,7 @@ from scae_jax.library.model import Model
 from scae_jax.models.probabilistic.autoencoder import topmost_owner
 from scae_jax.models.system import ImageSpec, PointSpec
 from scae_jax.training.build import make_system
-from tests.test_library import assert_same, digits, images, on_canvas
+from tests.test_library import digits, images, on_canvas
 from tests.tiny import initial
 
 __all__ = ["digits", "images"]  # fixtures
@@ -72,25 +72,25 @@ def of_digits(name, preset="digits", **changes):
 
 def test_capsnet_draws_its_longest_capsule(images):
   model = of_digits("capsnet")
-  found = model.encode(images)
-  assert found.object_presence.shape == found.scores.shape == (10, 10)
-  assert found.object_poses.ndim == 3
+  encoding = model.encode(images)
+  assert encoding.object_presence.shape == encoding.scores.shape == (10, 10)
+  assert encoding.object_poses.ndim == 3
   labels = model.predict(images)
-  np.testing.assert_array_equal(labels, found.scores.argmax(axis=1))
-  drawn = model.draw(found)
+  np.testing.assert_array_equal(labels, encoding.scores.argmax(axis=1))
+  drawn = model.draw(encoding)
   for i, label in enumerate(labels[:3]):
-    assert_same(model.draw(found[i], only=int(label))[0], drawn[i], 1e-6)
-  longer = found.replace(object_poses=1.5 * found.object_poses)
+    np.testing.assert_allclose(model.draw(encoding[i], only=int(label))[0], drawn[i], atol=1e-6)
+  longer = encoding.replace(object_poses=1.5 * encoding.object_poses)
   assert np.abs(model.draw(longer) - drawn).max() > 1e-4
 
 
 def test_other_systems_say_what_they_can(images):
-  found = of_digits("cnn").encode(images)
-  np.testing.assert_allclose(found.scores.sum(axis=1), 1, atol=1e-5)
-  assert found.object_poses is None
+  encoding = of_digits("cnn").encode(images)
+  np.testing.assert_allclose(encoding.scores.sum(axis=1), 1, atol=1e-5)
+  assert encoding.object_poses is None
   matrix = of_digits("matrix_capsules", "digits_narrow")
-  found = matrix.encode(images)
-  assert found.object_poses.shape == (10, 10, 4, 4)
+  encoding = matrix.encode(images)
+  assert encoding.object_poses.shape == (10, 10, 4, 4)
   assert matrix.predict(images).shape == (10,)
 
 
@@ -101,14 +101,18 @@ def test_points_have_groups():
   one_layer = {"model.object_encoder.num_layers": 1}
   model = untrained("configs/constellations.py", options.spec, **one_layer)
   some = jax.device_get(scenes(jax.random.key(0), options, 5))
-  found = model.encode(some["points"], presence=some["presence"])
-  assert found.groups.shape == (5, options.slots)
-  assert (found.groups[some["presence"] == 0] == -1).all()
-  assert_same(model.predict(some["points"], presence=some["presence"]), found.groups)
+  encoding = model.encode(some["points"], presence=some["presence"])
+  assert encoding.groups.shape == (5, options.slots)
+  assert (encoding.groups[some["presence"] == 0] == -1).all()
+  np.testing.assert_array_equal(
+    model.predict(some["points"], presence=some["presence"]), encoding.groups
+  )
   moved = model.inputs.check(some["points"] + 1, some["presence"], resize=False)["points"]
-  assert_same(moved, (some["points"] + 1) * some["presence"][..., None])
+  np.testing.assert_array_equal(moved, (some["points"] + 1) * some["presence"][..., None])
   unknown = np.where(some["presence"][..., None], some["points"], np.nan)
-  assert_same(model.encode(unknown, presence=some["presence"]).groups, found.groups)
+  np.testing.assert_array_equal(
+    model.encode(unknown, presence=some["presence"]).groups, encoding.groups
+  )
   with pytest.raises(ValueError, match=r"by .*'prior'"):
     model.predict(some["points"], by="prior")
   some_points = model.encode(some["points"][:, :4])
@@ -126,26 +130,28 @@ def test_points_have_groups():
 def test_posteriors_are_drawn_and_refined(images):
   """By parts the picture of the posterior; by objects that of parts where their parents predict."""
   model = of_digits("probabilistic")
-  found = model.encode(images)
+  encoding = model.encode(images)
   batch = on_canvas(images[..., None])
   apply = jax.jit(functools.partial(model.system.module.apply, train=False))
   picture = apply(model.variables, batch).picture
-  np.testing.assert_allclose(model.draw(found, "parts"), picture, atol=1e-5)
-  whole, more = (found.replace(part_presence=x * np.ones_like(found.part_presence)) for x in (1, 2))
-  assert_same(model.draw(more, "parts"), model.draw(whole, "parts"), 0)
+  np.testing.assert_allclose(model.draw(encoding, "parts"), picture, atol=1e-5)
+  whole, more = (
+    encoding.replace(part_presence=x * np.ones_like(encoding.part_presence)) for x in (1, 2)
+  )
+  np.testing.assert_array_equal(model.draw(more, "parts"), model.draw(whole, "parts"))
 
   offsets = np.eye(2, 3) + np.asarray(model.variables["params"]["generative"]["offset_1"])
-  owner, rows, m = found.details["owner_0"], np.arange(10)[:, None], np.arange(6)
+  owner, rows, m = encoding.details["owner_0"], np.arange(10)[:, None], np.arange(6)
   winner = np.minimum(owner, 4)
-  outer, inner = found.object_poses[rows, winner], offsets[winner, m]
+  outer, inner = encoding.object_poses[rows, winner], offsets[winner, m]
   predicted = outer[..., :2] @ inner
   predicted[..., 2] += outer[..., 2]
-  shown = found.part_presence * (owner < 5)
-  parts = found.replace(part_poses=predicted, part_presence=shown)
-  np.testing.assert_allclose(model.draw(found), model.draw(parts, "parts"), atol=1e-5)
+  shown = encoding.part_presence * (owner < 5)
+  parts = encoding.replace(part_poses=predicted, part_presence=shown)
+  np.testing.assert_allclose(model.draw(encoding), model.draw(parts, "parts"), atol=1e-5)
 
   refined = model.encode(images[:2], refine_steps=2)
-  assert 0 < np.abs(refined.part_poses - found.part_poses[:2]).max() < 0.2
+  assert 0 < np.abs(refined.part_poses - encoding.part_poses[:2]).max() < 0.2
 
 
 def test_objects_of_a_third_layer_hold_those_below():
@@ -153,17 +159,17 @@ def test_objects_of_a_third_layer_hold_those_below():
   layers = SMALL["probabilistic"] | {"model.capsules": (4, 3, 2)}
   spec = ImageSpec(canvas=20, channels=1, num_classes=10)
   model = untrained("configs/probabilistic.py:digits", spec, **layers)
-  found = jax.tree.map(
+  encoding = jax.tree.map(
     lambda leaf: np.full(leaf.shape, 0.5 * (leaf.dtype == np.float32), leaf.dtype),
     model._encoding_shapes,
   )
   owners = {"owner_0": np.full((3, 4), 2), "owner_1": np.tile([0, 0, 1], (3, 1))}
   poses = np.tile(np.eye(2, 3, dtype=int), (3, 2, 1, 1))
-  found = found.replace(object_poses=poses, details=found.details | owners)
-  drawn = model.draw(found)
+  encoding = encoding.replace(object_poses=poses, details=encoding.details | owners)
+  drawn = model.draw(encoding)
   assert 0 < drawn.max() < np.inf
-  assert_same(model.draw(found, only=1), drawn)
-  assert model.draw(found, only=0).max() == 0  # pixels are products with a presence of 0
+  np.testing.assert_array_equal(model.draw(encoding, only=1), drawn)
+  assert model.draw(encoding, only=0).max() == 0  # pixels are products with a presence of 0
   # Under a capsule that nobody owns, or under none, a part is nobody's.
   owners = {"owner_0": np.array([[0, 1, 2, 3]]), "owner_1": np.array([[2, 0, 1]])}
   assert topmost_owner(owners, (4, 3, 2)).tolist() == [[2, 0, 1, 2]]
@@ -194,9 +200,9 @@ np.savez(folder / "answers.npz", **answers)
 """
 
 
-def read_back(folder, images, found, *counts):
+def read_back(folder, images, encoding, *counts):
   """What exported functions give of so many images and findings; JAX and NumPy alone are there."""
-  np.savez(folder / "given.npz", image=images, **export.flat(found))
+  np.savez(folder / "given.npz", image=images, **export.flat(encoding))
   command = [sys.executable, "-c", READER, str(folder), *map(str, counts)]
   environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
   done = subprocess.run(command, capture_output=True, text=True, cwd=folder, env=environment)
@@ -210,17 +216,17 @@ def test_functions_without_the_package(tmp_path, digits):
   digits.export(tmp_path)
   batch = digits.inputs.batch({"image": images}, np.arange(len(images)))
   with by_definition():
-    found = jax.device_get(jax.jit(digits.system.encode)(digits.variables, batch))
-  answers = read_back(tmp_path, images, found, 2, 5)
-  drawn = {"draw_objects": digits.draw(found), "draw_parts": digits.draw(found, "parts")}
-  expected = {**export.flat(found), **drawn, "one": digits.draw(found, only=3)}
+    encoding = jax.device_get(jax.jit(digits.system.encode)(digits.variables, batch))
+  answers = read_back(tmp_path, images, encoding, 2, 5)
+  drawn = {"draw_objects": digits.draw(encoding), "draw_parts": digits.draw(encoding, "parts")}
+  expected = {**export.flat(encoding), **drawn, "one": digits.draw(encoding, only=3)}
   assert {name.split(" ")[1] for name in answers} == set(expected)
   for count in (2, 5):
     for name, values in expected.items():
       # Compiled in two ways: here without optimisation, see conftest.
       np.testing.assert_allclose(answers[f"{count} {name}"], values[:count], atol=5e-6, rtol=1e-5)
   again = digits.encode(images)
-  np.testing.assert_allclose(again.object_poses, found.object_poses, atol=1e-5)
+  np.testing.assert_allclose(again.object_poses, encoding.object_poses, atol=1e-5)
 
   described = json.loads((tmp_path / "model.json").read_text())
   assert described["functions"]["encode"]["arguments"] == ["float32[b, 20, 20, 1]"]
@@ -233,8 +239,8 @@ def test_functions_without_the_package(tmp_path, digits):
 def test_functions_of_other_systems(tmp_path, images, name):
   model = of_digits(name)
   model.export(tmp_path)
-  found = model.encode(images)
-  answers = read_back(tmp_path, on_canvas(images[..., None])["image"], found, 5)
-  presence = found.object_presence[:5]
+  encoding = model.encode(images)
+  answers = read_back(tmp_path, on_canvas(images[..., None])["image"], encoding, 5)
+  presence = encoding.object_presence[:5]
   np.testing.assert_allclose(answers["5 object_presence"], presence, atol=1e-5)
-  np.testing.assert_allclose(answers["5 draw_objects"], model.draw(found[:5]), atol=1e-6)
+  np.testing.assert_allclose(answers["5 draw_objects"], model.draw(encoding[:5]), atol=1e-6)

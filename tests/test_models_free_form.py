@@ -46,13 +46,13 @@ def test_encoded_posteriors_are_those_of_the_output(gaussian):
   # Both are in one program, and may be computed apart.
   close = functools.partial(np.testing.assert_allclose, rtol=1e-5, atol=1e-6)
   jax.tree.map(close, encoded, output.posteriors)
-  found = system.free_form.encoding(variables, encoded)
-  probe_features = found.probe_features
+  encoding = system.free_form.encoding(variables, encoded)
+  probe_features = encoding.probe_features
   assert probe_features["presence_logits"].shape == (COUNT, OBJECTS)
   poses = np.asarray(encoded[1].poses).reshape(COUNT, -1)
   expected = np.concatenate([encoded[1].presence_logits, poses], axis=1)
   np.testing.assert_array_equal(probe_features["presences_and_poses"], expected)
-  jax.tree.map(close, found, system.encoding(output))
+  jax.tree.map(close, encoding, system.encoding(output))
   np.testing.assert_allclose(drawn, output.picture, atol=1e-5)  # float32, of sums of 3 templates
   assert np.ptp(drawn) > 0.1
 

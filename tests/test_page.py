@@ -67,12 +67,12 @@ def turned(poses: np.ndarray, degrees: float) -> np.ndarray:
   return np.concatenate([turn @ poses[..., :2], poses[..., 2:]], axis=-1)
 
 
-def run_in_node(model, page: dict[str, str], found, poses, alone: int, folder) -> dict:
+def run_in_node(model, page: dict[str, str], encoding, poses, alone: int, folder) -> dict:
   """What tests/page_values.js computes: arrays, an entry an image."""
   how = page_of_system(model)
   arrays = {
     name: {"shape": np.shape(array), "data": np.ravel(array).tolist()}
-    for name, array in how.carry(model.variables, found).items()
+    for name, array in how.carry(model.variables, encoding).items()
   }
   given = {"page": page, "found": arrays, "poses": np.asarray(poses).tolist(), "alone": alone}
   (folder / "given.json").write_text(json.dumps(given))
@@ -94,26 +94,26 @@ def assert_agrees(model: scae_jax.Model, page: dict[str, str], count: int, folde
   content = zlib.decompress(base64.b64decode(page["images"]))
   shape = (-1, model.spec.canvas, model.spec.canvas, model.spec.channels)
   images = np.frombuffer(content, np.uint8).reshape(shape)[:count]
-  found = model.encode(images)
-  weight = found.object_presence if found.posterior_mass is None else found.posterior_mass
+  encoding = model.encode(images)
+  weight = encoding.object_presence if encoding.posterior_mass is None else encoding.posterior_mass
   alone = int(np.argmax(np.mean(weight, axis=0)))
-  poses = np.asarray(found.object_poses)
+  poses = np.asarray(encoding.object_poses)
   poses = turned(poses, 30.0) if poses.ndim == 4 else poses + np.float32(0.1)
-  changed = found.replace(object_poses=poses)
-  values = run_in_node(model, page, found, poses, alone, folder)
+  changed = encoding.replace(object_poses=poses)
+  values = run_in_node(model, page, encoding, poses, alone, folder)
   drawn = {"alone": model.draw(changed, only=alone)}
-  if found.part_poses is not None:
+  if encoding.part_poses is not None:
     np.testing.assert_array_equal(
-      values.pop("winner"), found.details[WINNER[model.settings.system]]
+      values.pop("winner"), encoding.details[WINNER[model.settings.system]]
     )
-    drawn |= {"by_parts": model.draw(found, by="parts"), "by_objects": model.draw(changed)}
+    drawn |= {"by_parts": model.draw(encoding, by="parts"), "by_objects": model.draw(changed)}
   for name, expected in drawn.items():
     assert name == "alone" or np.ptp(expected) > 0.01
     np.testing.assert_allclose(
       values.pop(name).reshape(expected.shape), expected, rtol=0, atol=5e-6
     )
   for name, given in values.items():
-    expected = getattr(found, name)
+    expected = getattr(encoding, name)
     np.testing.assert_allclose(given.reshape(expected.shape), expected, rtol=0, atol=2e-5)
 
 

@@ -122,15 +122,15 @@ def test_draw_a_digit_and_turn_an_object(digits, page):
   image = pixels(page, "image")
   assert 30 < (image > 127).sum() < 150
 
-  found = digits.encode(image)
+  encoding = digits.encode(image)
   object_number = int(page.locator("#object-number").text_content())
-  assert object_number == np.argmax(found.posterior_mass)
-  assert_shows(page, "from-parts", digits.draw(found, by="parts"))
-  as_found = digits.draw(found)
+  assert object_number == np.argmax(encoding.posterior_mass)
+  assert_shows(page, "from-parts", digits.draw(encoding, by="parts"))
+  as_found = digits.draw(encoding)
   assert_shows(page, "drawn", as_found)
 
   # A click on the background, in a corner, leaves the object as it is.
-  winners = set(np.asarray(found.details["winner"])[0].tolist())
+  winners = set(np.asarray(encoding.details["winner"])[0].tolist())
   idle = min(set(range(24)) - winners)
   choose = "one => one.click()"
   radios = page.locator("#objects input[type=radio]")
@@ -142,12 +142,12 @@ def test_draw_a_digit_and_turn_an_object(digits, page):
 
   page.locator("#turn").fill("40")
   next_frame(page)
-  poses = np.array(found.object_poses)
+  poses = np.array(encoding.object_poses)
   poses[:, object_number] = turned(poses[:, object_number], 40.0)
-  as_turned = digits.draw(found.replace(object_poses=poses))
+  as_turned = digits.draw(encoding.replace(object_poses=poses))
   assert np.abs(as_turned - as_found).max() > 0.5
   assert_shows(page, "drawn", as_turned)
-  alone = digits.draw(found.replace(object_poses=poses), only=object_number)
+  alone = digits.draw(encoding.replace(object_poses=poses), only=object_number)
   assert_shows(page, "alone", alone)
 
   # Arrow keys on a handle move it by a pixel; the sliders say so.
@@ -159,7 +159,7 @@ def test_draw_a_digit_and_turn_an_object(digits, page):
     next_frame(page)
   assert page.locator("#move_x-value").text_content() == "3.0 px"
   poses[:, object_number, 0, 2] += 3 * 2 / (image.shape[1] - 1)
-  assert_shows(page, "drawn", digits.draw(found.replace(object_poses=poses)))
+  assert_shows(page, "drawn", digits.draw(encoding.replace(object_poses=poses)))
 
   handle.scroll_into_view_if_needed()
   box = handle.bounding_box()
@@ -173,9 +173,11 @@ def test_draw_a_digit_and_turn_an_object(digits, page):
   assert_shows(page, "drawn", as_found)
   # Without the object, only what others won is left.
   page.get_by_label(f"show object {object_number}", exact=True).uncheck()
-  winner = np.asarray(found.details["winner"])
-  share = np.where(winner[:, None] == object_number, 0.0, found.details["vote_presence"])
-  without = found.replace(details={**found.details, "vote_presence": share.astype(np.float32)})
+  winner = np.asarray(encoding.details["winner"])
+  share = np.where(winner[:, None] == object_number, 0.0, encoding.details["vote_presence"])
+  without = encoding.replace(
+    details={**encoding.details, "vote_presence": share.astype(np.float32)}
+  )
   presence = jnp.max(jnp.asarray(share), axis=-1)
   assert_shows(page, "drawn", digits.draw(without.replace(object_presence=presence)))
 
@@ -227,32 +229,32 @@ def test_objects_of_probabilistic_capsules_are_turned(digits, browser, tmp_path)
   model, images = toy_model(digits, "probabilistic")
   write.write_page(model, images, tmp_path / "page.html")
   with opened(browser, tmp_path / "page.html") as page:
-    found = model.encode(images.splits["test"].images[:1])
+    encoding = model.encode(images.splits["test"].images[:1])
     chosen = int(page.locator("#object-number").text_content())
-    assert chosen == found.posterior_mass.argmax()
+    assert chosen == encoding.posterior_mass.argmax()
     page.locator("#turn").fill("90")
     next_frame(page)
-    poses = np.array(found.object_poses)
+    poses = np.array(encoding.object_poses)
     poses[:, chosen] = turned(poses[:, chosen], 90.0)
-    assert_shows(page, "drawn", model.draw(found.replace(object_poses=poses))[..., :1])
-    assert_shows(page, "from-parts", model.draw(found, by="parts")[..., :1])
+    assert_shows(page, "drawn", model.draw(encoding.replace(object_poses=poses))[..., :1])
+    assert_shows(page, "from-parts", model.draw(encoding, by="parts")[..., :1])
 
 
 def test_numbers_of_a_class_capsule(digits, browser, tmp_path):
   model, images = toy_model(digits, "capsnet")
   write.write_page(model, images, tmp_path / "page.html")
   with opened(browser, tmp_path / "page.html") as page:
-    found = model.encode(images.splits["test"].images[:1])
-    best = int(found.scores.argmax())
+    encoding = model.encode(images.splits["test"].images[:1])
+    best = int(encoding.scores.argmax())
     assert page.locator("#chosen-class").text_content() == model.class_names[best]
-    assert_shows(page, "drawn", model.draw(found)[..., :1])
+    assert_shows(page, "drawn", model.draw(encoding)[..., :1])
     page.locator("#number-3").fill("0.2")
     next_frame(page)
-    vectors = np.array(found.object_poses)
+    vectors = np.array(encoding.object_poses)
     vectors[0, best, 3] += 0.2
-    changed = model.draw(found.replace(object_poses=vectors), only=best)
+    changed = model.draw(encoding.replace(object_poses=vectors), only=best)
     assert_shows(page, "drawn", changed[..., :1])
-    assert_shows(page, "as-found", model.draw(found)[..., :1])
+    assert_shows(page, "as-found", model.draw(encoding)[..., :1])
     page.get_by_role("button", name="As found", exact=True).click()
     next_frame(page)
     assert page.locator("#number-3-value").text_content() == "0.00"

@@ -32,8 +32,8 @@ def test_a_run_is_the_same_in_double_precision(tmp_path):
     stop_after(3, toy_config(), tmp_path / "double", r"\b12\D+24\b")
     train(toy_config(), tmp_path / "double")  # resumed
     report_run(open_run(tmp_path / "double"), tmp_path / "double")
-    found = scae_jax.load(tmp_path / "double").encode(images)
+    encoding = scae_jax.load(tmp_path / "double").encode(images)
     assert jnp.zeros(()).dtype == jnp.float64  # the program's own arrays
   assert_same_run(tmp_path / "double", tmp_path / "single")
-  np.testing.assert_array_equal(found.features["code"], expected.features["code"])
-  assert found.features["code"].dtype == np.float32
+  np.testing.assert_array_equal(encoding.features["code"], expected.features["code"])
+  assert encoding.features["code"].dtype == np.float32

@@ -59,13 +59,13 @@ def exported(saved, tmp_path) -> pathlib.Path:
 @pytest.mark.parametrize(("dtype", "precision"), [("float32", 0.0), ("float16", 1e-3)])
 def test_saved_parameters_come_back(run, tmp_path, dtype, precision):
   save_pretrained(run, 1, tmp_path / "toy", dtype, {})
-  found = open_run(tmp_path / "toy")
-  assert (found.step, found.is_latest) == (24, True)
-  assert list(found.variables) == [1]
-  assert found.config.to_dict() == run.config.to_dict()
+  opened = open_run(tmp_path / "toy")
+  assert (opened.step, opened.is_latest) == (24, True)
+  assert list(opened.variables) == [1]
+  assert opened.config.to_dict() == run.config.to_dict()
   close = functools.partial(np.testing.assert_allclose, rtol=precision, atol=precision / 100)
-  jax.tree.map(close, found.variables[1], run.variables[1])
-  assert {leaf.dtype for leaf in jax.tree.leaves(found.variables)} == {np.dtype(np.float32)}
+  jax.tree.map(close, opened.variables[1], run.variables[1])
+  assert {leaf.dtype for leaf in jax.tree.leaves(opened.variables)} == {np.dtype(np.float32)}
 
 
 def test_exported_config_does_not_name_the_folder_that_the_run_started_from(run, tmp_path):
