@@ -53,9 +53,18 @@ SYSTEM = stub(
 )
 
 
-def write(directory, *, system=SYSTEM, variables=VARIABLES, examples=EXAMPLES, batch=BATCH, **more):
+def write(
+  directory,
+  *,
+  system=SYSTEM,
+  variables=VARIABLES,
+  examples=EXAMPLES,
+  batch=BATCH,
+  scored=SCORED,
+  **more,
+):
   evaluated = Evaluated(system, variables, step=1200, batch_size=4, **more)
-  items = evaluate_answers(evaluated, SCORED, "test", examples, batch)
+  items = evaluate_answers(evaluated, scored, "test", examples, batch)
   return write_reports(directory, evaluated, items)
 
 
@@ -96,6 +105,15 @@ def test_every_figure_of_every_seed(tmp_path, capsys):
   assert summary["seeds"] == [3, 4]
   assert summary["mean"]["accuracy"] == pytest.approx(np.mean(accuracies))
   assert "| accuracy | " in capsys.readouterr().out
+
+
+@pytest.mark.usefixtures("not_drawn")
+def test_accuracy_on_moved_images_is_told_by_displacement(tmp_path):
+  scored = dataclasses.replace(SCORED, name="affine_columns")
+  report = write(tmp_path, variables={3: VARIABLES[3]}, scored=scored, max_examples=5)[3]
+  (entry,) = report["by_displacement"]  # below 4 pixels
+  assert (entry["from"], entry["to"], entry["examples"]) == (0, 4, 5)
+  assert entry["accuracy"] == {"accuracy": report["classification"]["accuracy"]}
 
 
 def test_the_table_and_figures_of_one_seed_show_what_was_measured(tmp_path, not_drawn, capsys):

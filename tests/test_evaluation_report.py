@@ -13,7 +13,7 @@ import pytest
 from flax import linen as nn
 from matplotlib.figure import Figure
 
-from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.dataset import Dataset, EvalDataset, Split
 from scae_jax.evaluation import provenance, scores
 from scae_jax.evaluation.evaluators import evaluate_features
 from scae_jax.evaluation.history import read_history
@@ -323,3 +323,21 @@ def test_dead_and_single_features_are_embedded_without_warning(features):
   # The same seed ends in the same place; another differs by as much as the points are apart.
   again = embed(features.astype(np.float32), 0)
   np.testing.assert_allclose(points, again, atol=0.01 * np.ptp(points))
+
+
+@pytest.mark.usefixtures("not_drawn")
+def test_accuracies_on_moved_images_are_told_by_displacement(tmp_path, capsys):
+  toy = make_dataset(num_wrong=3)
+  canvas = np.zeros((10, 6, 6, 1), np.uint8)
+  canvas[:, 1:5, 1:5] = 1
+  canvas[7:] = 0
+  canvas[7:, 5, 5] = 255  # a bright corner, and the displacement of one
+  test = Split(canvas, toy.splits["test"].labels)
+  moved = EvalDataset("translated_toy:0..4", toy.class_names, {"test": test})
+  report = run(tmp_path, toy, scored_dataset=moved)
+  (entry,) = report["by_displacement"]  # below 4 pixels
+  assert (entry["from"], entry["to"], entry["examples"]) == (0, 4, 10)
+  for way, key in (("LIN-MATCH", "lin_match"), ("LIN-PRED", "lin_pred")):
+    expected = pytest.approx(report["features"]["alive"][key])
+    assert entry["accuracy"][f"{way}, alive"] == expected
+  assert "| LIN-MATCH, alive | " in capsys.readouterr().out.partition("pixels | 0 to 4 |")[2]

@@ -9,6 +9,7 @@ import statistics
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from scae_jax.evaluation.displacement import displacement_table
 from scae_jax.evaluation.provenance import hardware, versions
 from scae_jax.evaluation.scores import PIXELS
 from scae_jax.evaluation.tables import table
@@ -140,12 +141,21 @@ def summary(reports: Mapping[int, Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def seeds_text(reports: Mapping[int, Mapping[str, Any]]) -> str:
-  """The table of reports by seed, then their conditions and notes, each sentence once."""
+  """The table of reports by seed, then their conditions and notes, each sentence once.
+
+  Moved images have a table for each seed by their displacement, too.
+  """
   first = next(iter(reports.values()))
   by_seed = [(seed, figures(metrics)) for seed, metrics in reports.items()]
   facts = ["Accuracies in percent.", conditions(first)]
   notes = (f"Note: {note}" for note in _notes(reports))
-  return "\n".join([seeds_table(by_seed, formats(first)), "", *facts, *notes])
+  displacements = [
+    f"\nSeed {seed}:\n\n{displacement_table(report['by_displacement'])}"
+    for seed, report in reports.items()
+    if "by_displacement" in report
+  ]
+  lines = [seeds_table(by_seed, formats(first)), *displacements, "", *facts, *notes]
+  return "\n".join(lines)
 
 
 def _notes(reports: Mapping[int, Mapping[str, Any]]) -> list[str]:

@@ -19,6 +19,7 @@ from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.clusters import FILE as CLUSTERS_FILE
 from scae_jax.evaluation.clusters import clusters_json
+from scae_jax.evaluation.displacement import accuracies_by_displacement, moves_ink
 from scae_jax.evaluation.encode import encode_dataset, mean_metrics, measure_dataset
 from scae_jax.evaluation.equivariance import (
   motions,
@@ -80,6 +81,7 @@ def evaluate_features(
     fitted = encode_dataset(evaluated.system, variables, train, **passes)
     measured = measure_dataset(evaluated.system, variables, test, **passes)
     features, clusters, probe_features, notes = {}, {}, {}, list(scored.notes)
+    is_right = {}  # whether each image is named rightly, by each fit
     with waiting("fitting clusters and linear classifiers"):
       for name, activations in measured.encoding.features.items():
         train_features = np.asarray(fitted.features[name]), train_labels
@@ -94,6 +96,8 @@ def evaluate_features(
           **use_entries(name, test_features[0]),
         }
         notes += notes_of(clusters[name], probe)
+        for way, fit in (("LIN-MATCH", clusters[name]), ("LIN-PRED", probe)):
+          is_right[f"{way}, {name}"] = fit.predict(test_features[0]) == test_labels
       for name, values in measured.encoding.probe_features.items():
         train_features = np.asarray(fitted.probe_features[name]), train_labels
         probe = fit_probe(*train_features, num_classes=num_classes, name=name)
@@ -121,6 +125,9 @@ def evaluate_features(
     pixel_entries = cluster_entries(pixel_clusters, test_pixels)
     yield Entry(seed, "pixels", pixel_entries | probe_entries(pixel_probe, test_pixels))
     yield Entry(seed, "metrics", mean_metrics(measured.metrics))
+    if moves_ink(scored.name):
+      by_range = accuracies_by_displacement(test["image"], is_right)
+      yield Entry(seed, "by_displacement", by_range)
     yield Entry(seed, "notes", notes)
     yield Pictured(seed, make_batch(test, shown_rows))
     kinds = {name: fit.clusters for name, fit in clusters.items() if fit.clusters is not None}
@@ -188,6 +195,10 @@ def evaluate_answers(
     yield Entry(seed, "scored_on", what_is_scored(scored, split, len(rows)))
     yield Entry(seed, "classification", answers.entries())
     yield Entry(seed, "metrics", mean_metrics(metrics))
+    if moves_ink(scored.name):
+      is_right = {"accuracy": np.all(answers.is_right, axis=1)}
+      by_range = accuracies_by_displacement(examples["image"][rows], is_right)
+      yield Entry(seed, "by_displacement", by_range)
     yield Entry(seed, "notes", list(scored.notes))
     shown_rows = rows[one_of_each_class(labels[:, 0], NUM_PICTURED)]
     yield Pictured(seed, make_batch(examples, shown_rows), scored.class_names)
