@@ -9,7 +9,7 @@ in attention. 3,540,823 parameters; published with 300,000 steps at batch 128. T
 k-means is not refitted on the test split, and test images are not shifted at random.
 
 `official_fast` is `official` with a learning rate of 1e-4 that falls along a cosine to 0 in 120,000
-steps: similar training with two fifths of the images, some 15 hours of one core of a CPU. It holds
+steps: similar training with two fifths of the images, some 15 to 24 hours of one core of a CPU. It holds
 out 5,000 training digits.
 
 `paper` follows the paper: 24 parts and objects, sparsity weights 10 and 1, a learning rate
@@ -24,8 +24,8 @@ seeds (results/mnist). `views_40` continues from there on the published canvas, 
 6 pixels, for affNIST's transformations. `quick` and `quick_views` are the first two runs in 30
 percent of their steps: 97.1 %, three seeds. `quick` ends after a quarter of its cosine.
 
-`official` and `paper` have not been trained to their end with this code. 121,500 steps of
-`official`, seven minutes of an H100, are in results/mnist.
+`official` and `paper` have not been trained to their end with this code. The first 120,000
+steps of `official`, seven minutes of an H100, are in results/mnist.
 """
 
 from ml_collections import ConfigDict
