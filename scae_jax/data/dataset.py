@@ -154,7 +154,8 @@ def holdout(labels: np.ndarray, num_test: int, seed: int) -> np.ndarray:
   """Chooses a test set with the class proportions of the whole: sorted indices [num_test].
 
   The shares of the classes are rounded so that the total is exact (largest remainders first, then
-  lower labels). Scikit-learn's stratified split would choose other examples than the records have.
+  lower labels). Scikit-learn's stratified split would choose other examples, and saved runs would
+  resume with other training data.
   """
   classes, counts = np.unique(labels, return_counts=True)
   # Shares as integers with a common denominator: no rounding can change the split.

@@ -156,19 +156,19 @@ def _warn_of_copies(root: pathlib.Path, splits: Mapping[str, Split]) -> None:
     )
 
 
-def _warn_of_skipped(folder: pathlib.Path, passed_over: list[pathlib.Path]) -> None:
-  if passed_over:
+def _warn_of_skipped(folder: pathlib.Path, skipped: list[pathlib.Path]) -> None:
+  if skipped:
     logging.warning(
-      "%d entries of %s are passed over, %s among them: they are no classes or images.",
-      len(passed_over),
+      "%d entries of %s are skipped, %s among them: they are neither class folders nor images.",
+      len(skipped),
       folder,
-      passed_over[0],
+      skipped[0],
     )
 
 
 def _list_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
   """Image files by class name, sorted."""
-  files, passed_over = {}, [path for path in _visible(folder) if not path.is_dir()]
+  files, skipped = {}, [path for path in _visible(folder) if not path.is_dir()]
   for class_folder in _subfolders(folder):
     name = class_folder.name
     if name != name.encode(errors="replace").decode():  # Linux allows any bytes
@@ -178,14 +178,14 @@ def _list_classes(folder: pathlib.Path) -> dict[str, list[pathlib.Path]]:
       )
     visible = _visible(class_folder)
     files[name] = [p for p in visible if p.suffix.lower() in SUFFIXES and p.is_file()]
-    passed_over += sorted(set(visible) - set(files[name]))
+    skipped += sorted(set(visible) - set(files[name]))
   empty = folder if not files else next((folder / name for name in files if not files[name]), None)
   if empty:
     raise ValueError(
       f"data set 'folder': expected images ({', '.join(SUFFIXES)}) in {empty}, got none; lay them "
       f"out as {_LAYOUTS}, and remove classes that have none"
     )
-  _warn_of_skipped(folder, passed_over)
+  _warn_of_skipped(folder, skipped)
   return files
 
 

@@ -210,12 +210,12 @@ def _parse(name: str) -> _Request | None:
     raise ValueError(f"data set {name!r} does not say how far; expected {_EXPECTED[kind]}")
   matches = [_RANGE.fullmatch(text) for text in moves.split(",")]
   ranges = [(float(m[1]), float(m[2] or m[1])) for m in matches if m]
-  is_sound = len(ranges) == len(matches) and all(low <= high for low, high in ranges)
+  is_valid = len(ranges) == len(matches) and all(low <= high for low, high in ranges)
   if kind == "rotated":
-    is_sound &= len(matches) == 1
+    is_valid &= len(matches) == 1
   else:
-    is_sound &= len(matches) <= 2 and all(end.is_integer() for ends in ranges for end in ends)
+    is_valid &= len(matches) <= 2 and all(end.is_integer() for ends in ranges for end in ends)
     ranges = (ranges * 2)[:2]  # to the right and down
-  if not is_sound:
+  if not is_valid:
     raise ValueError(f"data set {name!r}: cannot read {moves!r}; expected {_EXPECTED[kind]}")
   return _Request(kind, source, moves, ranges)

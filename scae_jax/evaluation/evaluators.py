@@ -1,7 +1,7 @@
 """One evaluator for each kind of model: yields the numbers and figures of a report.
 
-An evaluator goes through all seeds and yields the items of `report`, each with its seed. It does
-nothing before the first item is asked for.
+An evaluator goes through all seeds and yields the items of a report (`items.Item`), each with its
+seed. It does nothing before the first item is asked for.
 """
 
 import dataclasses

@@ -18,7 +18,7 @@ DPI = 130
 TITLE_SIZE = 11
 LABEL_SIZE = 9
 SMALL_SIZE = 7
-# Settings of `save_figures`; other sizes are set where they are used.
+# Settings of `report_figures.png`; other sizes are set where they are used.
 STYLE: dict[Any, Any] = {  # matplotlib's keys
   "font.size": SMALL_SIZE,
   "axes.labelsize": LABEL_SIZE,

@@ -120,11 +120,11 @@ class Model:
     )
 
   @single_precision
-  def draw(self, found: Encoding, by: str = "", only: int | None = None) -> np.ndarray:
-    """Draws images from an encoding or a changed copy of it, `found.replace(object_poses=...)`.
+  def draw(self, encoding: Encoding, by: str = "", only: int | None = None) -> np.ndarray:
+    """Draws images from an encoding or a changed copy of it, `encoding.replace(object_poses=...)`.
 
     Args:
-      found: the encoding, from `encode`. Drawn by objects, each part stands at the pose that its
+      encoding: from `encode`. Drawn by objects, each part stands at the pose that its
         object predicts. Its object, its appearance and its pose relative to the object stay those
         of the encoding.
       by: `objects` or `parts`: the capsules whose poses and presences are drawn; "" for the first
@@ -145,7 +145,7 @@ class Model:
     by = by or next(iter(draws))
     if by not in draws:
       raise ValueError(f"by must be one of {', '.join(draws)}; it is {by!r}.")
-    encoding = self._checked(found)
+    encoding = self._checked(encoding)
     presence = encoding.object_presence if by == "objects" else encoding.part_presence
     count = 0 if presence is None else np.shape(presence)[1]
     if only is not None and only not in range(count):
@@ -219,7 +219,9 @@ class Model:
     paths, expected = zip(*jax.tree.leaves_with_path(self._encoding_shapes), strict=True)
     leaves = dict(jax.tree.leaves_with_path(encoding, is_leaf=lambda x: isinstance(x, list)))
     if set(leaves) != set(paths):
-      raise ValueError("found must be of this model's encode, or a changed copy of it.")
+      raise ValueError(
+        "the encoding is not of this model: its fields are others than those of `encode`."
+      )
     arrays = []
     for path, shape in zip(paths, expected, strict=True):
       name, array = jax.tree_util.keystr(path, simple=True, separator="."), as_array(leaves[path])

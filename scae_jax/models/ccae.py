@@ -30,7 +30,7 @@ from scae_jax.models.scae.ocae import (
   features,
   votes_from,
 )
-from scae_jax.models.scae.pcae import MAX_NOISE, POSE_SIZE, SCALES
+from scae_jax.models.scae.pcae import MAX_NOISE, POSE_SIZE, STD_RANGE
 from scae_jax.models.system import Encoding, PointSpec, Spec, System
 from scae_jax.typing import Array, Batch, Float, typed
 
@@ -113,7 +113,7 @@ class CCAE(nn.Module):
   object_encoder: ObjectEncoder  # points to one vector a capsule
   # Vectors to votes: the capsule's pose times the pose of each of its points, or the MLP baseline.
   object_decoder: ObjectDecoder | MLPDecoder
-  vote_scale: Annotated[float, between(*SCALES)]  # factor of the votes' standard deviations
+  vote_scale: Annotated[float, between(*STD_RANGE)]  # factor of the votes' standard deviations
 
   @nn.compact
   def __call__(self, batch: Batch, *, train: bool) -> CCAEOutput:

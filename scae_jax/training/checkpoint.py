@@ -77,7 +77,7 @@ class Checkpoints:
         self._losses[step] = loss
     for path in directory.iterdir() if directory.is_dir() else ():
       if path.name.isdecimal() and int(path.name) not in self._manager.all_steps():
-        self._say(f"{path} is no checkpoint that can be read: passed over")
+        self._say(f"{path} is skipped: it is not a readable checkpoint")
 
   def __enter__(self) -> "Checkpoints":
     return self

@@ -72,7 +72,7 @@ class MetricsWriter:
   ):
     """Opens the files; removes lines of steps later than `after_step`, which are trained again.
 
-    Says so if the remaining lines have not the checksum that was saved. Raises `RunError` as
+    Says so if the remaining lines have another checksum than was saved. Raises `RunError` as
     `read_lines`, and `WriteError` if the file cannot be written.
     """
     self._workdir = workdir
@@ -86,7 +86,7 @@ class MetricsWriter:
     self.checksum = zlib.crc32(kept)
     if saved_checksum not in (None, self.checksum):
       display.say(
-        f"{path} has not the lines that were written up to step {after_step}: some are changed or"
+        f"{path} differs from what was written up to step {after_step}: lines are changed or"
         " missing. They stay as they are."
       )
     with writing("a line of metrics", workdir):

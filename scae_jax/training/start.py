@@ -238,7 +238,7 @@ def _summary(model_shapes: Shapes, source_shapes: Shapes) -> str:
   added = f"{_count(new)} are new ({_listed(list(new_modules), ', ')})" if new else "none is new"
   resized = [name for name, shape in source_shapes.items() if model_shapes[name] != shape]
   changed = f"; {_listed(resized, ', ')} resized" if resized else ""
-  return f"{_count(source_shapes)} parameters taken, {added}{changed}"
+  return f"{_count(source_shapes)} parameters loaded, {added}{changed}"
 
 
 def _prefixes(name: str) -> list[str]:

@@ -321,8 +321,7 @@ class Program:
     needed += sizes.output_size_in_bytes - sizes.alias_size_in_bytes
     if needed > (memory := device_memory()):
       raise RunError(
-        f"a training step needs {decimal(needed)} of memory, and the device has {decimal(memory)};"
-        " make the model, the canvas or config.train.batch_size smaller."
+        f"a training step needs {decimal(needed)} of memory, and the device has {decimal(memory)}."
       )
 
   def run(self, state: TrainState, step: int) -> tuple[TrainState, dict[str, np.ndarray]]:

@@ -172,7 +172,7 @@ def read_task(text: str, rows: Sequence[Row]) -> list[Row]:
 
 
 def run_rows(
-  mine: Sequence[Row],
+  task_rows: Sequence[Row],
   rows: Sequence[Row],
   root: pathlib.Path,
   command: Sequence[str],
@@ -181,7 +181,7 @@ def run_rows(
   """Runs the unfinished rows of a task one after another; after each, writes the tables anew.
 
   Args:
-    mine: rows of the task.
+    task_rows: rows of the task.
     rows: all rows of the sweep.
     root: folder of the runs and the tables.
     command: command that trains, to which a row's arguments and `--workdir` are added.
@@ -195,8 +195,8 @@ def run_rows(
   write_tables(rows, root)
   failures = []
   by_name = {row.name: row for row in rows}
-  for number, row in enumerate(mine, start=1):
-    workdir, where = root / row.name, f"{number}/{len(mine)} {row.name}"
+  for number, row in enumerate(task_rows, start=1):
+    workdir, where = root / row.name, f"{number}/{len(task_rows)} {row.name}"
     if finished_report(row, workdir):
       say(f"{where}: finished before")
       continue
@@ -220,7 +220,7 @@ def run_rows(
   say(f"tables: {root / 'table.md'}, {root / 'table.csv'}")
   if failures:
     raise RowsFailed(
-      f"{len(failures)} of {len(mine)} rows failed, the others are finished:\n  "
+      f"{len(failures)} of {len(task_rows)} rows failed, the others are finished:\n  "
       + "\n  ".join(failures)
       + "\nThe same command tries them again and runs nothing else."
     )
@@ -295,4 +295,4 @@ def reason(log: pathlib.Path, start: int) -> str:
     file.seek(start)
     lines = [line for line in file.read().decode(errors="replace").splitlines() if line.strip()]
   errors = [line for line in lines if re.match(r"error: |\w+(\.\w+)*Error\b", line)]
-  return (errors or lines or ["it said nothing"])[-1].strip()
+  return (errors or lines or ["no output"])[-1].strip()

@@ -21,7 +21,7 @@ from scae_jax.math.routing.selection import Capsules, Moments, Relations, Select
 from scae_jax.models.scae.pcae import (
   MIN_TEMPLATE_SIZE,
   NONLINEARITIES,
-  SCALES,
+  STD_RANGE,
   squash,
   template_init,
 )
@@ -50,17 +50,17 @@ class GenerativeCapsules(nn.Module):
   template_size: Annotated[int, between(MIN_TEMPLATE_SIZE, MAX_SIDE)]
   # Applied to templates at use, `sigmoid` or `relu1`.
   nonlinearity: Annotated[str, one_of(*NONLINEARITIES)]
-  pixel_scale: Annotated[float, between(*SCALES)]  # standard deviation of a pixel
+  pixel_scale: Annotated[float, between(*STD_RANGE)]  # standard deviation of a pixel
   temperature: Annotated[float, between(*TEMPERATURES)]  # of the parts' relaxed presences
   top_presence: Annotated[float, between(1e-6, 1 - 1e-6)]  # probability of each top capsule
-  top_scale: Annotated[float, between(*SCALES)]  # standard deviation of their poses
+  top_scale: Annotated[float, between(*STD_RANGE)]  # standard deviation of their poses
   # Affinity of the dummy to each child; affinities of parents start at 1.
   dummy_affinity: Annotated[float, between(1e-12, 1e12)]
   # Standard deviation of the poses of children that are off or chose the dummy.
-  broad_scale: Annotated[float, between(*SCALES)]
+  broad_scale: Annotated[float, between(*STD_RANGE)]
   # Lower bound of the other, learned standard deviations, so that densities stay bounded.
   min_scale: Annotated[float, below(1e-6, "initial_scale")]
-  initial_scale: Annotated[float, between(*SCALES)]
+  initial_scale: Annotated[float, between(*STD_RANGE)]
   shared_scales: bool  # whether all parents share the standard deviations of a child
   # Temperature above the parts; None: that of the parts. A relaxed presence is never 0, so a parent
   # that is off can still win over the dummy. At 0.5 presences of all objects may stay between 0 and

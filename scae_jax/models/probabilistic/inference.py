@@ -24,7 +24,7 @@ from scae_jax.layers.set_transformer import SetTransformer
 from scae_jax.math import geometry
 from scae_jax.math.routing import selection
 from scae_jax.math.routing.selection import Capsules
-from scae_jax.models.scae.pcae import POSE_SIZE, SCALES
+from scae_jax.models.scae.pcae import POSE_SIZE, STD_RANGE
 from scae_jax.typing import Array, Float, typed
 
 
@@ -34,7 +34,7 @@ class PosteriorScales:
 
   # Lower bound, added to the learned or optimised value.
   min_scale: Annotated[float, between(1e-6, 1e3)] = 1e-3
-  initial_scale: Annotated[float, between(*SCALES)] = 0.05  # approximate initial learned value
+  initial_scale: Annotated[float, between(*STD_RANGE)] = 0.05  # approximate initial learned value
 
   def from_raw(self, raw: Array) -> Array:
     """Standard deviations from network outputs of any shape, which start near 0."""

@@ -153,10 +153,19 @@ class ObjectEncoder(nn.Module):
     self, parts: Float[Array, "b m d"], presence: Float[Array, "b m"]
   ) -> Float[Array, "b k e"]:
     if self.kind == "set_transformer":
-      outputs = (self.num_objects, self.output_features)
-      sizes = (self.num_layers, self.num_heads, self.features, self.num_inducing)
-      last = (self.mask, self.compute_dtype, self.norm_epsilon)
-      return SetTransformer(*outputs, *sizes, *last, name="set_transformer")(parts, presence)
+      set_transformer = SetTransformer(
+        num_outputs=self.num_objects,
+        output_features=self.output_features,
+        num_layers=self.num_layers,
+        num_heads=self.num_heads,
+        features=self.features,
+        num_inducing=self.num_inducing,
+        mask=self.mask,
+        compute_dtype=self.compute_dtype,
+        norm_epsilon=self.norm_epsilon,
+        name="set_transformer",
+      )
+      return set_transformer(parts, presence)
     hidden = (self.num_objects * self.features,) * self.num_layers
     widths = (*hidden, self.num_objects * self.output_features)
     x = MLP(widths, name="mlp")(parts.reshape(parts.shape[0], -1))

@@ -40,10 +40,8 @@ PLACES = ("free", "cells")
 REACH = 2  # cells from the attended place to a part, at most
 MAX_LIKELIHOOD_STRIDE = 4
 MAX_NOISE = 1_000.0  # width of the noise on logits
-SCALES = (
-  1e-4,
-  1e4,
-)  # range of standard deviations; squares and logarithms stay accurate in float32
+# Range of standard deviations: squares and logarithms stay accurate in float32.
+STD_RANGE = (1e-4, 1e4)
 
 
 FREE_WITHOUT_ATTENTION = Bound(
@@ -169,7 +167,7 @@ class PartDecoder(nn.Module):
   # over channels of the coloured, warped template, over a learned temperature.
   mixing: Annotated[str, one_of(*MIXINGS)]
   colour: bool  # a part's template is multiplied by a colour computed from its special features
-  pixel_scale: Annotated[float, between(*SCALES)]  # standard deviation of a pixel
+  pixel_scale: Annotated[float, between(*STD_RANGE)]  # standard deviation of a pixel
   # n: in training, `log_prob` sums every n-th pixel in both directions, times n^2. The first pixel
   # is random for each example, so the estimate is unbiased; it takes 1 / n^2 of the time.
   likelihood_stride: Annotated[int, between(1, MAX_LIKELIHOOD_STRIDE)]

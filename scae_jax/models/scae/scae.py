@@ -243,8 +243,9 @@ class SCAE(nn.Module):
     """
 
     details, poses = encoding.details, jnp.asarray(encoding.object_poses)
-    before = jnp.max(details["vote_presence"], axis=-1)
-    scale = jnp.asarray(encoding.object_presence) / jnp.maximum(before, MIN_PRESENCE)
+    encoded_presence = jnp.max(details["vote_presence"], axis=-1)
+    presence = jnp.asarray(encoding.object_presence)
+    scale = presence / jnp.maximum(encoded_presence, MIN_PRESENCE)
 
     def winning_parts(
       winner: Array, poses: Array, object_part: Array, vote_presence: Array, scale: Array
