@@ -10,6 +10,8 @@ from collections.abc import Iterable
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
+from scae_jax.data.ink import ink
+
 Source = bytes | os.PathLike[str]  # the encoded bytes, or the path of a file
 _GREY = ("1", "L", "LA")
 _COLOUR = ("P", "PA", "RGB", "RGBA", "CMYK", "YCbCr")
@@ -34,11 +36,12 @@ class Form:
   side: int = 0  # of the square that each image becomes, pixels; 0 keeps the size
   fill: str = "crop"  # how the square is filled: `crop` or `pad`, see `resized`
   channels: int = 0  # 1 is grey, 3 RGB; 0 is RGB if any image is in colour
+  ink: bool = False  # images become bright ink on a dark ground, of one channel, by `ink.ink`
 
   def __str__(self) -> str:
     """Suffix of the name of a cache file, such as `-32-crop-grey`; "" for unchanged images."""
     size = f"-{self.side}-{self.fill}" if self.side else ""
-    return size + {0: "", 1: "-grey", 3: "-rgb"}[self.channels]
+    return size + ("-ink" if self.ink else {0: "", 1: "-grey", 3: "-rgb"}[self.channels])
 
 
 AS_IT_IS = Form()
@@ -118,9 +121,9 @@ def decode_picture(source: Source | Image.Image) -> np.ndarray:
 def in_form(images: np.ndarray, form: Form) -> np.ndarray:
   """Brings images [n, h, w, c], uint8 or float in [0, 1], to the channels and size of a form.
 
-  Raises ValueError if a stereo pair is to become grey or RGB.
+  Ink is found before the size changes. Raises ValueError if a stereo pair is to become grey or RGB.
   """
-  images = in_channels(images, form.channels)
+  images = ink(images) if form.ink else in_channels(images, form.channels)
   return resized(images, (form.side, form.side), form.fill) if form.side else images
 
 

@@ -27,6 +27,10 @@ ZERO_WITH_RANDOM_PLACE = Bound(
   "0 with {section}.random_place, which needs no limit",
   lambda value, fields: value == 0 or not fields.get("random_place"),
 )
+OFF_WITH_COLOURS = Bound(
+  "off where {section}.channels is 3: ink has one channel",
+  lambda value, fields: not value or fields.get("channels") != 3,
+)
 GREY_OR_RGB = Bound("0, 1 (grey) or 3 (RGB)", lambda value, fields: value in (0, 1, 3))
 
 
@@ -49,6 +53,8 @@ class DataOptions:
   resize: Annotated[int, zero_or(between(MIN_CROP, MAX_SIDE))] = 0
   resize_fill: Annotated[str, one_of("crop", "pad")] = "crop"  # see `image_files.resized`
   channels: Annotated[int, GREY_OR_RGB] = 0  # of every image; 0 is RGB if any is in colour
+  # Whether images become bright ink on a dark ground, of one channel; see `ink.ink`.
+  ink: Annotated[bool, OFF_WITH_COLOURS] = False
   # Training examples that are held out as the split "validation", on which the run is then
   # evaluated instead of the test split.
   num_validation: Annotated[int, between(0, MAX_EXAMPLES)]
@@ -78,4 +84,5 @@ class DataOptions:
   @property
   def form(self) -> Form:
     """The form that images are brought to when they are loaded."""
-    return Form(self.resize, self.resize_fill, self.channels)
+    channels = 1 if self.ink else self.channels
+    return Form(self.resize, self.resize_fill, channels, self.ink)

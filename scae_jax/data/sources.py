@@ -70,7 +70,9 @@ def load_data(
       f"config.data.name is {name!r}, and the data set given in memory is named {dataset.name!r};"
       " expected the same name. Set the key to it."
     )
-  dataset = hold_out_validation(brought_to(dataset, options.form), options.num_validation)
+  else:
+    dataset = brought_to(dataset, options.form)
+  dataset = hold_out_validation(dataset, options.num_validation)
   if dataset.num_classes < 2:
     raise ValueError(
       f"config.data.name is {name!r}, whose images are all of one class; expected at least two,"

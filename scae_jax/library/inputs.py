@@ -11,6 +11,7 @@ from PIL import Image
 from scae_jax.data.batches import on_canvas
 from scae_jax.data.dataset import middle, pixel_statistics
 from scae_jax.data.image_files import decode_picture, in_channels, resized
+from scae_jax.data.ink import ink
 from scae_jax.data.options import DataOptions
 from scae_jax.models.system import Numbers
 
@@ -62,11 +63,12 @@ class ImageInput:
   def _checked(self, images: np.ndarray) -> np.ndarray:
     """Images [n, h, w, c] with the model's channels, uint8 or float in [0, 1]; or ValueError."""
     # With a last axis of 1 or 3, the array is a single image with channels.
-    takes_grey = self.channels == 1 or self.options.channels == 3
+    form = self.options.form
+    takes_grey = self.channels == 1 or form.channels == 3
     if images.ndim == 3 and takes_grey and images.shape[2] not in (1, 3):
       images = images[..., None]
     # If the config converts the channels of training images, these are converted, too.
-    channels = (1, 3) if self.options.channels else (self.channels,)
+    channels = (1, 3) if form.channels else (self.channels,)
     if images.ndim != 4 or images.shape[3] not in channels or 0 in images.shape[1:]:
       shape = "[n, h, w] or [n, h, w, 1]" if self.channels == 1 else f"[n, h, w, {self.channels}]"
       raise ValueError(
@@ -84,7 +86,7 @@ class ImageInput:
       # Not by min and max: NaN must fail, too.
       if not np.all((images >= 0) & (images <= 1)):
         raise ValueError("float images must be in [0, 1]; divide by 255, or give them as uint8.")
-    return in_channels(images, self.channels)
+    return ink(images) if form.ink else in_channels(images, self.channels)
 
   def batch(self, arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, Any]:
     """A batch of some examples of the result of `check`, made as those of a data set are."""

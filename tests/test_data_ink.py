@@ -1,0 +1,93 @@
+"""Photographs of writing as bright ink on a dark ground."""
+
+import numpy as np
+import pytest
+
+from scae_jax.config import load_config, read_settings
+from scae_jax.data.dataset import Dataset, Split, brought_to
+from scae_jax.data.image_files import Form
+from scae_jax.data.ink import ink
+from scae_jax.data.sources import load_data
+from scae_jax.errors import RunError
+from scae_jax.library.inputs import ImageInput
+
+SIDE = 32
+
+
+def written(ground, colour, noise: float = 0.0) -> np.ndarray:
+  """A thick vertical stroke in the middle, float [1, 32, 32, 3]."""
+  image = np.full((1, SIDE, SIDE, 3), ground, float)
+  image[:, 6:26, 12:20] = colour
+  image += noise * np.random.RandomState(0).randn(*image.shape)
+  return np.clip(image, 0, 1)
+
+
+STROKE = written(0, 1)[..., :1]
+
+
+@pytest.mark.parametrize(
+  ("ground", "colour"),
+  [
+    ((0.9, 0.9, 0.8), (0.1, 0.1, 0.5)),
+    ((0.1, 0.2, 0.1), (0.9, 0.8, 0.7)),
+    ((0.7, 0.2, 0.2), (0.2, 0.2, 0.7)),  # of nearly the same brightness
+    ((0.50, 0.5, 0.5), (0.52, 0.5, 0.5)),
+  ],
+)
+def test_ink_is_bright_whatever_its_colour(ground, colour):
+  np.testing.assert_allclose(ink(written(ground, colour)), STROKE, atol=1e-9)
+  noisy = ink(written(ground, colour, noise=0.1 * np.abs(np.subtract(ground, colour)).max()))
+  assert noisy[STROKE == 1].mean() > 0.7 > 0.4 > noisy[STROKE == 0].mean()
+
+
+def test_changes_of_contrast_and_polarity_change_nothing():
+  rng = np.random.RandomState(1)
+  images = rng.rand(4, SIDE, SIDE, 3)
+  images[:, 6:26, 12:20] += 1
+  images /= 2
+  expected = ink(images)
+  assert expected.min() == 0
+  assert expected.max() == 1
+  mixing = np.linalg.qr(rng.randn(3, 3))[0]  # turns hues
+  for changed in (0.2 + 0.5 * images, 1 - images, 0.5 + 0.3 * images @ mixing):
+    np.testing.assert_allclose(ink(changed), expected, atol=1e-9)
+  np.testing.assert_allclose(ink(expected), expected, atol=0.01)  # ink stays what it is
+
+
+def test_ink_keeps_the_type_and_takes_grey_images():
+  images = (255 * written((0.9, 0.9, 0.8), (0.2, 0.1, 0.5), noise=0.1)).astype(np.uint8)
+  of_bytes, of_floats = ink(images), ink((images / 255).astype(np.float32))
+  assert (of_bytes.dtype, of_floats.dtype) == (np.uint8, np.float32)
+  assert of_bytes.shape == of_floats.shape == (1, SIDE, SIDE, 1)
+  np.testing.assert_allclose(of_bytes / 255, of_floats, atol=1 / 255)
+  np.testing.assert_array_equal(ink(255 - images[..., :1]), ink(images[..., :1]))
+  assert not ink(np.full((2, 5, 7, 3), 77, np.uint8)).any()
+  assert not ink(np.zeros((0, 5, 7, 3))).size
+
+
+def data_options(**changes):
+  config = load_config("configs/svhn.py:modern").to_dict()
+  config["data"] |= {"name": "written", "ink": True} | changes
+  return read_settings(config).data
+
+
+def test_training_and_own_images_become_ink_once():
+  random = np.random.RandomState(0)
+  images = random.randint(0, 256, (6, 16, 20, 3)).astype(np.uint8)
+  split = Split(images, np.arange(6, dtype=np.int32) % 2)
+  dataset = Dataset("written", ("a", "b"), {"train": split, "test": split})
+  options = data_options(resize=16)
+  trained, _ = load_data(options, dataset)
+  expected = brought_to(dataset, Form(side=16, channels=1, ink=True)).splits["test"].images
+  assert expected.shape == (6, 16, 16, 1)
+  np.testing.assert_array_equal(trained.splits["train"].images, expected)
+  of_users = ImageInput(options, 1, (16, 16)).check(images, None, resize=True)["image"]
+  np.testing.assert_array_equal(of_users, expected)
+  assert str(options.form) == "-16-crop-ink"
+
+
+def test_ink_has_one_channel():
+  with pytest.raises(RunError, match=r"config\.data\.ink"):
+    data_options(channels=3)
+  with pytest.raises(ValueError, match=r"config\.data\.ink"):
+    ink(np.zeros((1, 8, 8, 2), np.uint8))
