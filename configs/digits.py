@@ -141,6 +141,7 @@ def get_config(preset: str = "") -> ConfigDict:
   config.data.resize_fill = "crop"  # of images that are not square: crop the middle, or pad
   config.data.channels = 0  # 1 is grey, 3 RGB; 0 is what the images have
   config.data.ink = False  # photographs of writing become bright ink on a dark ground, grey
+  config.data.middle = ()  # height and width of the middle of each image that is kept; () keeps all
   config.data.num_validation = 0  # training images to hold out; 0 holds out the test split
   config.data.canvas = 20  # pixels
   config.data.max_shift = 2  # pixels

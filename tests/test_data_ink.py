@@ -76,14 +76,19 @@ def test_training_and_own_images_become_ink_once():
   images = random.randint(0, 256, (6, 16, 20, 3)).astype(np.uint8)
   split = Split(images, np.arange(6, dtype=np.int32) % 2)
   dataset = Dataset("written", ("a", "b"), {"train": split, "test": split})
-  options = data_options(resize=16)
+  options = data_options(resize=16, middle=(12, 10))
   trained, _ = load_data(options, dataset)
   expected = brought_to(dataset, Form(side=16, channels=1, ink=True)).splits["test"].images
-  assert expected.shape == (6, 16, 16, 1)
+  expected = expected[:, 2:14, 3:13]
   np.testing.assert_array_equal(trained.splits["train"].images, expected)
-  of_users = ImageInput(options, 1, (16, 16)).check(images, None, resize=True)["image"]
-  np.testing.assert_array_equal(of_users, expected)
-  assert str(options.form) == "-16-crop-ink"
+  of_users = ImageInput(options, 1, (12, 10))
+  np.testing.assert_array_equal(of_users.check(images, None, resize=True)["image"], expected)
+  assert of_users.check(expected, None, resize=False)["image"].shape == expected.shape
+  assert str(options.form) == "-16-crop-ink-12x10"
+  with pytest.raises(ValueError, match=r"config\.data\.middle.*16x20"):
+    load_data(data_options(middle=(8, 30)), dataset)
+  with pytest.raises(RunError, match=r"config\.data\.middle"):
+    data_options(middle=(8,))
 
 
 def test_ink_has_one_channel():

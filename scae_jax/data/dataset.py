@@ -8,7 +8,7 @@ from typing import ClassVar, Self, TypeVar
 
 import numpy as np
 
-from scae_jax.data.image_files import AS_IT_IS, Form, in_form
+from scae_jax.data.image_files import AS_IT_IS, Form, in_form, middle
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -203,12 +203,6 @@ def brought_to(dataset: AnySet, form: Form) -> AnySet:
   return dataclasses.replace(dataset, splits=splits)
 
 
-def middle(images: np.ndarray, side: int) -> np.ndarray:
-  """The middle square of each image of [n, h, w, c]."""
-  rows, columns = (slice((long - side) // 2, (long + side) // 2) for long in images.shape[1:3])
-  return images[:, rows, columns]
-
-
 def crop_middle(dataset: AnySet, side: int) -> AnySet:
   """The middle square of every image, its side in pixels; 0 returns the data set as it is.
 
@@ -223,7 +217,9 @@ def crop_middle(dataset: AnySet, side: int) -> AnySet:
   if side == 0:
     return dataset
   splits = {
-    name: dataclasses.replace(split, images=np.ascontiguousarray(middle(split.images, side)))
+    name: dataclasses.replace(
+      split, images=np.ascontiguousarray(middle(split.images, (side, side)))
+    )
     for name, split in dataset.splits.items()
   }
   return dataclasses.replace(dataset, splits=splits, cropped_from=(height, width))

@@ -37,11 +37,13 @@ class Form:
   fill: str = "crop"  # how the square is filled: `crop` or `pad`, see `resized`
   channels: int = 0  # 1 is grey, 3 RGB; 0 is RGB if any image is in colour
   ink: bool = False  # images become bright ink on a dark ground, of one channel, by `ink.ink`
+  middle: tuple[int, ...] = ()  # height and width of the middle that is kept, pixels; () keeps all
 
   def __str__(self) -> str:
     """Suffix of the name of a cache file, such as `-32-crop-grey`; "" for unchanged images."""
     size = f"-{self.side}-{self.fill}" if self.side else ""
-    return size + ("-ink" if self.ink else {0: "", 1: "-grey", 3: "-rgb"}[self.channels])
+    channels = "-ink" if self.ink else {0: "", 1: "-grey", 3: "-rgb"}[self.channels]
+    return size + channels + ("-" + "x".join(map(str, self.middle)) if self.middle else "")
 
 
 AS_IT_IS = Form()
@@ -121,10 +123,31 @@ def decode_picture(source: Source | Image.Image) -> np.ndarray:
 def in_form(images: np.ndarray, form: Form) -> np.ndarray:
   """Brings images [n, h, w, c], uint8 or float in [0, 1], to the channels and size of a form.
 
-  Ink is found before the size changes. Raises ValueError if a stereo pair is to become grey or RGB.
+  Ink is found first, and the middle cut out last. Raises ValueError if a stereo pair is to become
+  grey or RGB, and if an image is smaller than the middle.
   """
   images = ink(images) if form.ink else in_channels(images, form.channels)
-  return resized(images, (form.side, form.side), form.fill) if form.side else images
+  if form.side:
+    images = resized(images, (form.side, form.side), form.fill)
+  return middle(images, form.middle) if form.middle else images
+
+
+def middle(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:
+  """The middle of each image of [n, h, w, c], of a height and width in pixels.
+
+  The larger part of an odd rest is cut off below and to the right. Raises ValueError for smaller
+  images.
+  """
+  height, width = images.shape[1:3]
+  if height < size[0] or width < size[1]:
+    raise ValueError(
+      f"config.data.middle must be no larger than the images, {height}x{width} pixels; it is {size}"
+    )
+  rows, columns = (
+    slice((whole - kept) // 2, (whole + kept) // 2)
+    for whole, kept in zip((height, width), size, strict=True)
+  )
+  return images[:, rows, columns]
 
 
 def in_channels(images: np.ndarray, channels: int) -> np.ndarray:

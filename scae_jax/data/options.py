@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Annotated
 
-from scae_jax.bounds import MAX_EXAMPLES, MAX_SIDE, Bound, between, one_of, zero_or
+from scae_jax.bounds import MAX_EXAMPLES, MAX_SIDE, Bound, between, each, one_of, zero_or
 from scae_jax.data.image_files import Form
 
 MIN_CROP = 8  # pixels; smaller images show nothing
@@ -27,6 +27,7 @@ ZERO_WITH_RANDOM_PLACE = Bound(
   "0 with {section}.random_place, which needs no limit",
   lambda value, fields: value == 0 or not fields.get("random_place"),
 )
+NONE_OR_TWO = Bound("() or (height, width)", lambda value, fields: len(value) in (0, 2))
 OFF_WITH_COLOURS = Bound(
   "off where {section}.channels is 3: ink has one channel",
   lambda value, fields: not value or fields.get("channels") != 3,
@@ -55,6 +56,8 @@ class DataOptions:
   channels: Annotated[int, GREY_OR_RGB] = 0  # of every image; 0 is RGB if any is in colour
   # Whether images become bright ink on a dark ground, of one channel; see `ink.ink`.
   ink: Annotated[bool, OFF_WITH_COLOURS] = False
+  # Height and width of the middle that is kept of each image, pixels; () keeps all.
+  middle: Annotated[tuple[int, ...], NONE_OR_TWO, each(between(MIN_CROP, MAX_SIDE))] = ()
   # Training examples that are held out as the split "validation", on which the run is then
   # evaluated instead of the test split.
   num_validation: Annotated[int, between(0, MAX_EXAMPLES)]
@@ -85,4 +88,4 @@ class DataOptions:
   def form(self) -> Form:
     """The form that images are brought to when they are loaded."""
     channels = 1 if self.ink else self.channels
-    return Form(self.resize, self.resize_fill, channels, self.ink)
+    return Form(self.resize, self.resize_fill, channels, self.ink, self.middle)

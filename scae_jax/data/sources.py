@@ -146,6 +146,7 @@ def preview(name: str, data_dir: str, cache_dir: str, form: Form = AS_IT_IS) -> 
   if tfds_set.source.builder != "smallnorb":
     description = preview_prepared(tfds_set.source, tfds_set.folder)
     shape = (form.side, form.side) if form.side else description.image_shape
+    shape = form.middle or shape
     return dataclasses.replace(
       description, channels=form.channels or description.channels, image_shape=shape
     )

@@ -61,7 +61,7 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
   that is empty, in the folder of the options. Moved sets are made from the test split of the named
   set, and are always the same.
 
-  Images are first brought to the form of the options (`resize`, `channels`, `ink`). Their middle
+  Images are first brought to the form of the options, from `resize` to `middle`. Their middle
   `crop` x `crop` pixels are cut out; affNIST's files keep their size. Moved images are drawn on a
   square of `options.canvas` pixels a side, `affine_mnist` on affNIST's 40 if the canvas is larger.
   Normalisation uses the whole, unmoved image.
@@ -74,7 +74,7 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
     _check_canvas_of_affnist(canvas)
     with waiting("reading affNIST's files"):
       official = affnist.load_affnist(options.affnist_dir)
-    official = brought_to(official, dataclasses.replace(options.form, side=0))
+    official = brought_to(official, dataclasses.replace(options.form, side=0, middle=()))
     return normalized(official) if normalize else official
   request = _parse("affine_mnist" if name == "affnist" else name)
   source = name if request is None else request.source

@@ -9,8 +9,8 @@ import numpy as np
 from PIL import Image
 
 from scae_jax.data.batches import on_canvas
-from scae_jax.data.dataset import middle, pixel_statistics
-from scae_jax.data.image_files import decode_picture, in_channels, resized
+from scae_jax.data.dataset import pixel_statistics
+from scae_jax.data.image_files import decode_picture, in_channels, middle, resized
 from scae_jax.data.ink import ink
 from scae_jax.data.options import DataOptions
 from scae_jax.models.system import Numbers
@@ -45,8 +45,11 @@ class ImageInput:
         resized_images = [_in_unit_range(image) for image in resized_images]
       return {"image": np.concatenate(resized_images)}
     images = self._checked(as_array(examples))
-    if resize and self.options.resize:
-      return {"image": resized(images, self.side, self.options.resize_fill)}
+    form = self.options.form
+    if resize and form.side:
+      images = resized(images, (form.side, form.side), form.fill)
+    if form.middle and np.all(np.greater_equal(images.shape[1:3], form.middle)):
+      images = middle(images, form.middle)
     if resize and images.shape[1:3] != self.side:
       return {"image": resized(_in_unit_range(images), self.side, "stretch")}
     height, width = images.shape[1:3]
@@ -96,7 +99,7 @@ class ImageInput:
     if self.options.normalize:  # before cropping, as in training
       statistics = dict(zip(("mean", "std"), pixel_statistics(images), strict=True))
     if self.options.crop and min(images.shape[1:3]) >= self.options.crop:
-      images = middle(images, self.options.crop)
+      images = middle(images, (self.options.crop, self.options.crop))
     return on_canvas(images, statistics, canvas=self.options.canvas)
 
 

@@ -13,14 +13,13 @@ from scae_jax.evaluation.evaluators import evaluate_answers, evaluate_features, 
 from scae_jax.evaluation.examples import check_split, check_transfer, choose, named_split
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.evaluation.report import Evaluated, write_reports
-from scae_jax.files import file_name, read_json
+from scae_jax.files import file_name
 from scae_jax.interrupt import say
 from scae_jax.precision import single_precision
 from scae_jax.training.run import Run
-from scae_jax.training.workdir import read_image_facts
+from scae_jax.training.workdir import read_image_facts, read_splits
 
 _MAX_NAME = 48  # letters of a data set's name in the name of a folder, which has at most 255 bytes
-_NO_SPLITS = ("name", "class_names", "cropped_from")  # entries of `data.json` beside the splits
 _ONLY_OWN_SCENES = (
   "a run on generated scenes is scored on its own test scenes: leave out --dataset and --split."
 )
@@ -144,8 +143,7 @@ def check_asked(
   if not (folder / "data.json").is_file():
     return  # an older run
   spec, class_names, shape = read_image_facts(folder, data)
-  splits = tuple(key for key in read_json(folder / "data.json") if key not in _NO_SPLITS)
-  scored = trained = Preview(data.name, class_names, splits, spec.channels, shape)
+  scored = trained = Preview(data.name, class_names, read_splits(folder), spec.channels, shape)
   if name:
     scored = preview_scored(name, data, data_dir)
   if scored is not None and split is not None:

@@ -304,6 +304,12 @@ def read_image_facts(
   return spec_of(options, channels, len(names)), names, (height, width)
 
 
+def read_splits(workdir: pathlib.Path) -> tuple[str, ...]:
+  """The splits of the data set that a run was trained on; ValueError if `data.json` is damaged."""
+  description = _read_description(workdir / "data.json")
+  return tuple(name for name, value in description.items() if isinstance(value, Mapping))
+
+
 def check_same_data(workdir: pathlib.Path, description: Mapping[str, Any]) -> None:
   """Raises `RunError`, which lists the differences, if the folder describes another data set."""
   path = workdir / "data.json"
