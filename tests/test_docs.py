@@ -62,8 +62,8 @@ COMMANDS = [
 assert len(COMMANDS) > 60
 
 
-def flags_of(words):
-  return {word[2:].partition("=")[0] for word in words if word.startswith("--")}
+def flags_of(arguments):
+  return {argument[2:].partition("=")[0] for argument in arguments if argument.startswith("--")}
 
 
 def names_defined(path):
@@ -137,12 +137,12 @@ def check_training(arguments):
   if re.search(r"[A-Z]{2}", source):
     assert source == "FILE:PRESET"
     return
-  given = [
+  filled = [
     a.replace("=I", "=0").replace("=N", "=2").replace("HOST:PORT", "a:1")
     for a in arguments
     if a != "--help"
   ]
-  parse_command_line(given, default_config=train.DEFAULT_CONFIG)
+  parse_command_line(filled, default_config=train.DEFAULT_CONFIG)
 
 
 @pytest.mark.parametrize("path", PAGES, ids=name_of)
@@ -206,8 +206,8 @@ TABLES = table.tables()
 @pytest.mark.parametrize("path", TABLES, ids=name_of)
 def test_tables_are_those_of_the_records(path):
   """Cell by cell, what `python -m experiments.table` would write."""
-  _, shown, _ = table.parts_of(path.read_text())
-  expected, committed = cells_of(TABLES[path]), cells_of(shown)
+  _, committed_table, _ = table.parts_of(path.read_text())
+  expected, committed = cells_of(TABLES[path]), cells_of(committed_table)
   assert len(expected) > 6
   for row, computed in zip(committed, expected, strict=True):
     assert row == computed, name_of(path)

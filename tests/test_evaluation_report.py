@@ -219,11 +219,11 @@ def stop_at(patch, place, name, count):
   """Stops at this call of a function, the first being 1."""
   function, calls = getattr(place, name), []
 
-  def counted(*given, **options):
-    calls.append(given)
+  def counted(*arguments, **options):
+    calls.append(arguments)
     if len(calls) == count:
       raise Stop
-    return function(*given, **options)
+    return function(*arguments, **options)
 
   patch.setattr(place, name, counted)
 
@@ -306,14 +306,14 @@ def test_history_joins_splits_by_step(tmp_path):
 
 def test_examples_of_every_class_are_embedded(monkeypatch):
   """Also where a split is sorted by class."""
-  shown = []
+  embedded_labels = []
   monkeypatch.setattr("scae_jax.evaluation.report_figures.MAX_EMBEDDED", 60)
-  monkeypatch.setitem(FIGURES, "embedding", lambda _, labels, *rest: shown.append(labels))
+  monkeypatch.setitem(FIGURES, "embedding", lambda _, labels, *rest: embedded_labels.append(labels))
   labels, entries = np.repeat(np.arange(5), 40), {"lin_match": 1.0, "confusion": [[1]]}
   *_, figure = feature_figures(0, "of", np.eye(200), labels, entries, tuple("abcde"))
   assert figure.name == "embedding-of"
   figure.draw()
-  assert (len(shown[0]), set(shown[0])) == (60, set(range(5)))
+  assert (len(embedded_labels[0]), set(embedded_labels[0])) == (60, set(range(5)))
 
 
 @pytest.mark.parametrize("features", [np.full((6, 3), 0.5), np.arange(6.0)[:, None]])

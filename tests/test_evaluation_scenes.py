@@ -22,7 +22,7 @@ from tests.toy_data import SCENES
 COUNT = 12  # of test scenes, instead of 10,000
 
 
-class Told(nn.Module):
+class BatchAndShift(nn.Module):
   """Gives the batch and its parameter back."""
 
   @nn.compact
@@ -38,13 +38,15 @@ def encoding(output):
 
 
 SYSTEM = stub(
-  Told(), pictures=lambda variables, batch: {"constellations": dict(batch)}, encoding=encoding
+  BatchAndShift(),
+  pictures=lambda variables, batch: {"constellations": dict(batch)},
+  encoding=encoding,
 )
 VARIABLES = {3: {"params": {"shift": jnp.float32(-2)}}, 4: {"params": {"shift": jnp.float32(0)}}}
 
 
 @pytest.fixture(autouse=True)
-def few(monkeypatch, not_drawn):
+def few_scenes_not_drawn(monkeypatch, not_drawn):
   """Few test scenes, which are not drawn."""
   monkeypatch.setattr(evaluators, "NUM_TEST", COUNT)
   monkeypatch.setattr(

@@ -203,13 +203,13 @@ def test_own_report_is_first_and_other_steps_other_numbers_and_single_seeds_are_
   reports, left_out = transfer.read_reports(workdir)
   assert list(reports) == ["digits test", "affine_digits test", "rotated_digits:15 test"]
   assert reports["digits test"]["seed"] == SHARED["seed"]
-  where = "Left out: the report in"
-  few = "at most 1,000 examples of each split, not of all examples"
+  prefix = "Left out: the report in"
+  limit = "at most 1,000 examples of each split, not of all examples"
   assert left_out == [
-    f"{where} affine_digits-test-step500-max1000, of step 500, not of step 40,000 and of {few}.",
-    f"{where} digits-test, of digits test, as another one is.",
-    f"{where} digits-test-max30, of at most 30 examples of each split, not of all examples.",
-    f"{where} digits-test-step500, of step 500, not of step 40,000.",
+    f"{prefix} affine_digits-test-step500-max1000, of step 500, not of step 40,000 and of {limit}.",
+    f"{prefix} digits-test, of digits test, as another one is.",
+    f"{prefix} digits-test-max30, of at most 30 examples of each split, not of all examples.",
+    f"{prefix} digits-test-step500, of step 500, not of step 40,000.",
   ]
   write(tmp_path / "evaluation", "digits", max_examples=60)
   write(tmp_path / "evaluation" / "affine_digits-test", "affine_digits", max_examples=60)

@@ -219,11 +219,11 @@ def test_results_of_pretrained_parameters_replace_no_others(tmp_path, monkeypatc
 def test_files_that_are_damaged_or_do_not_fit(exported):
   def assert_refused(name, content, message):
     path = exported / name
-    own = path.read_bytes()
+    original = path.read_bytes()
     path.write_bytes(content)
     with pytest.raises(RunError, match=message):
       open_run(exported)
-    path.write_bytes(own)
+    path.write_bytes(original)
 
   wrong = [b"[1]", b"{}", b'{"step": "x", "seed": 0}', b'{"step": 1, "seed": [0]}', b"\xff"]
   for content in (*wrong, b"[" * 10**5):
@@ -245,8 +245,8 @@ def test_files_that_are_damaged_or_do_not_fit(exported):
 
 def test_pretrained_parameters_have_one_step(exported, monkeypatch, capsys):
   monkeypatch.setattr(run_module, "PRETRAINED", exported.parent)
-  said = refused(capsys, evaluate_py, "--pretrained=toy", "--step=best")
-  assert "--step=best" in said
+  stderr = refused(capsys, evaluate_py, "--pretrained=toy", "--step=best")
+  assert "--step=best" in stderr
 
 
 def test_numbers_too_large_for_float16(run, tmp_path):

@@ -148,11 +148,11 @@ def trainer(home):
   (home / "trainer.py").write_text(TRAINER)
   command = [sys.executable, "-S", str(home / "trainer.py")]
 
-  def run(plan, mine, rows):
+  def run(plan, task_rows, rows):
     (home / "plan.json").write_text(json.dumps(plan))
     (home / "calls.txt").write_text("")
     lines = []
-    sweep.run_rows(mine, rows, home / "root", command, lines.append)
+    sweep.run_rows(task_rows, rows, home / "root", command, lines.append)
     return lines
 
   return run
