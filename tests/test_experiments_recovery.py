@@ -39,8 +39,9 @@ def test_objects_draw_where_they_stand(scenes):
 
 def test_no_part_can_draw_the_glyph_of_another():
   """At any affine pose: the cross, turned by 45 degrees, drew an X that is gone."""
-  ink = np.array([[[cell == "#" for cell in row] for row in glyph] for glyph in recovery.GLYPHS])
-  result = match_templates(np.pad(ink, ((0, 0), (1, 1), (1, 1)))[..., None].astype(np.float32))
+  cells = np.array([[list(row) for row in glyph] for glyph in recovery.GLYPHS])
+  ink = np.float32(cells == "#")  # [glyphs, height, width]
+  result = match_templates(np.pad(ink, ((0, 0), (1, 1), (1, 1)))[..., None])
   assert result["matched"] == 0
   assert result["mean_error"] > 0.2
 
