@@ -1,5 +1,8 @@
 """experiments/free_form.py on an untrained toy: what is written, and what is refused."""
 
+import json
+import pathlib
+
 import numpy as np
 import optax
 import pytest
@@ -23,13 +26,18 @@ def toy():
   return system, initial(system, data)
 
 
+def open_toy(patch: pytest.MonkeyPatch, toy, cache: pathlib.Path) -> None:
+  """Commands find the toy, whose fits and bounds are of few examples."""
+  patch.setenv("SCAE_JAX_CACHE", str(cache))
+  patch.setattr(scores, "MAX_PIXEL_EXAMPLES", 60)
+  patch.setattr(toy_free_form, "NUM_SAMPLES", 4)
+  config = toy_config(evaluation__max_examples=100, data__canvas=18)
+  open_for_commands(patch, toy[0], load_digits(), {0: toy[1]}, config)
+
+
 @pytest.fixture(autouse=True)
 def opened(toy, monkeypatch, tmp_path):
-  monkeypatch.setenv("SCAE_JAX_CACHE", str(tmp_path / "cache"))
-  monkeypatch.setattr(scores, "MAX_PIXEL_EXAMPLES", 60)
-  monkeypatch.setattr(toy_free_form, "NUM_SAMPLES", 4)
-  config = toy_config(evaluation__max_examples=100, data__canvas=18)
-  open_for_commands(monkeypatch, toy[0], load_digits(), {0: toy[1]}, config)
+  open_toy(monkeypatch, toy, tmp_path / "cache")
 
 
 FLAGS = (
@@ -42,11 +50,19 @@ FLAGS = (
 )
 
 
+@pytest.fixture(scope="module")
+def folder(toy, tmp_path_factory):
+  """Where the command was run with these flags; it wrote into `out`."""
+  folder = tmp_path_factory.mktemp("free-form")
+  with pytest.MonkeyPatch.context() as patch:
+    open_toy(patch, toy, folder / "cache")
+    call(patch, command, folder / "toy", folder / "out", *FLAGS)
+  return folder
+
+
 @pytest.fixture
-def record_and_text(opened, monkeypatch, tmp_path, capsys):
-  """What the command writes with these flags, in `out`."""
-  call(monkeypatch, command, tmp_path / "toy", tmp_path / "out", *FLAGS)
-  return written(capsys, tmp_path / "out", "free-form-toy-encoder")
+def record(folder):
+  return json.loads((folder / "out" / "free-form-toy-encoder.json").read_text())
 
 
 def cells_of(text: str) -> list[list[str]]:
@@ -59,20 +75,18 @@ def percent(share: float) -> str:
   return f"{100 * share:.1f}"
 
 
-def test_the_command_writes_a_table_numbers_and_a_picture(record_and_text, tmp_path):
-  record, _ = record_and_text
+def test_the_command_writes_a_table_numbers_and_a_picture(record, folder):
   names = [f"free-form-toy-encoder.{end}" for end in ("json", "md", "png")]
-  assert sorted(path.name for path in (tmp_path / "out").iterdir()) == names
+  assert sorted(path.name for path in (folder / "out").iterdir()) == names
   assert (record["step"], record["seed"], record["start"]) == (7, 0, "encoder")
-  assert record["command"].startswith(f"python -m experiments.free_form {tmp_path / 'toy'}")
+  assert record["command"].startswith(f"python -m experiments.free_form {folder / 'toy'}")
   assert record["command"].endswith(" ".join(FLAGS))
   fitted = [record[kind]["reconstruction"]["fitted_examples"] for kind in command.PROBES]
   assert fitted == [100, 40, 40]
   assert list(record["results"]) == ["digits", "rotated_digits:35", "affine_digits"]
 
 
-def test_bounds_rise_and_are_the_sums_of_their_terms(record_and_text):
-  record, _ = record_and_text
+def test_bounds_rise_and_are_the_sums_of_their_terms(record):
   for result in record["results"].values():
     assert result["examples"] == 12
     bound = result["bound"]
@@ -86,8 +100,8 @@ def test_bounds_rise_and_are_the_sums_of_their_terms(record_and_text):
     assert shares["after_alike"] > shares["after"]
 
 
-def test_the_tables_have_the_numbers_of_the_record(record_and_text):
-  record, text = record_and_text
+def test_the_tables_have_the_numbers_of_the_record(record, folder):
+  text = (folder / "out" / "free-form-toy-encoder.md").read_text()
   rows = cells_of(text)
   unmoved, rotated = (record["results"][name] for name in ("digits", "rotated_digits:35"))
   bound = unmoved["bound"]
@@ -101,8 +115,7 @@ def test_the_tables_have_the_numbers_of_the_record(record_and_text):
   assert "affine_digits: " in text  # what its images are
 
 
-def test_raw_pixels_are_scored_by_a_probe_of_as_many_images(record_and_text):
-  record, _ = record_and_text
+def test_raw_pixels_are_scored_by_a_probe_of_as_many_images(record):
 
   def pixels_and_labels(name, count):
     split = load_split(load_digits(), name, count)
