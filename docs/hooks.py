@@ -71,8 +71,8 @@ def _identifier(text, path):
   if not code or text.strip("`").endswith(".py"):
     return module
   # `geometry.compose` of geometry.py is `compose`.
-  own = module.split(".")[-1]
-  return f"{module}.{code[1].removeprefix(f'{own}.')}"
+  module_name = module.split(".")[-1]
+  return f"{module}.{code[1].removeprefix(f'{module_name}.')}"
 
 
 def _relative(path, uri):

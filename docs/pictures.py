@@ -83,10 +83,10 @@ def palette_of(*frames):
   """Greys, so that greys stay grey, and the colours of these frames."""
   pixels = np.concatenate([np.asarray(frame).reshape(-1, 3) for frame in frames])
   coloured = pixels[np.ptp(pixels, axis=1) > MIN_COLOUR]
-  found = Image.fromarray(coloured[None]).quantize(NUM_COLOURS).getpalette()
+  colours = Image.fromarray(coloured[None]).quantize(NUM_COLOURS).getpalette()
   greys = np.linspace(0, 255, NUM_GREYS).astype(int).repeat(3).tolist()
   palette = Image.new("P", (1, 1))
-  palette.putpalette(found[: 3 * NUM_COLOURS] + greys)
+  palette.putpalette(colours[: 3 * NUM_COLOURS] + greys)
   return palette
 
 

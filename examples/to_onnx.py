@@ -78,16 +78,16 @@ def main(source: str, folder: str) -> None:
     outputs = write(path, function, shapes)
     session = onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
     every = dict(zip(names_of(shapes), map(np.asarray, jax.tree.leaves(arguments)), strict=True))
-    given = {one.name: every[one.name] for one in session.get_inputs()}
+    node_inputs = {node.name: every[node.name] for node in session.get_inputs()}
     expected = jax.device_get(jax.jit(function)(*arguments))
-    found = session.run(list(outputs), given)
+    actual = session.run(list(outputs), node_inputs)
     start = time.perf_counter()
     for _ in range(NUM_RUNS):
-      session.run(None, given)
+      session.run(None, node_inputs)
     milliseconds = (time.perf_counter() - start) / NUM_RUNS * 1e3
     leaves = jax.tree.leaves(expected)
-    pairs = zip(found, (leaves[i] for i in outputs.values()), strict=True)
-    difference = max(float(np.abs(one - other).max()) for one, other in pairs)
+    pairs = zip(actual, (leaves[i] for i in outputs.values()), strict=True)
+    difference = max(float(np.abs(array - reference).max()) for array, reference in pairs)
     size = path.stat().st_size / 1e6
     print(f"{path}: {size:.1f} MB, difference {difference:.1e}, {milliseconds:.1f} ms")
     if name == "encode":

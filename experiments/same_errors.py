@@ -71,13 +71,13 @@ def main() -> None:
   with exit_with_message(), explained():
     test = load_dataset(options.data_set, options.data_dir).splits["test"]
     named = np.stack([scae_jax.load(name).predict(test.images) for name in options.models])
-    found = shared_errors(named, test.labels)
+    shared = shared_errors(named, test.labels)
     head = {"command": command_line("same_errors"), "models": options.models}
-    write_record(options.folder / "same-errors.json", head | found)
-    common = sorted(found["by_all"], key=lambda i: (test.labels[i], named[0, i]))
+    write_record(options.folder / "same-errors.json", head | shared)
+    common = sorted(shared["by_all"], key=lambda i: (test.labels[i], named[0, i]))
     draw_images(test.images[common]).savefig(options.folder / "same-errors.png", dpi=80)
-    print(f"wrong: {found['wrong']}; by all {len(common)}, {found['same_name']} by one name")
-    print(f"the majority is right for {100 * found['majority']:.1f} %")
+    print(f"wrong: {shared['wrong']}; by all {len(common)}, {shared['same_name']} by one name")
+    print(f"the majority is right for {100 * shared['majority']:.1f} %")
 
 
 if __name__ == "__main__":

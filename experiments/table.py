@@ -151,19 +151,19 @@ def of_record(rows: Sequence[Row], record: str) -> str:
   lines = []
   of_record = [row for row in rows if row.record == record]
   for system, group in itertools.groupby(of_record, key=lambda row: row.system):
-    shown = list(group)
+    system_rows = list(group)
     data = ""
-    for i, row in enumerate(shown):
-      cells = [row.measure, _each(row), figure(row), row.published]
+    for i, row in enumerate(system_rows):
+      cells = [row.measure, _figures_of_runs(row), figure(row), row.published]
       lines.append([system if i == 0 else "", row.data if row.data != data else "", *cells])
       data = row.data
-    if shown[0].minutes:
-      lines.append(["", "", "minutes of steps", "", shown[0].minutes, ""])
+    if system_rows[0].minutes:
+      lines.append(["", "", "minutes of steps", "", system_rows[0].minutes, ""])
   columns = [column for column in zip(head, *lines, strict=True) if any(column[1:])]
   return markdown(list(zip(*columns, strict=True)))
 
 
-def _each(row: Row) -> str:
+def _figures_of_runs(row: Row) -> str:
   """The figure of each run, or the range of more than five."""
   texts = [f"{value:,.{row.digits}f}" for value in row.values]
   if len(texts) > 5:

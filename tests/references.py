@@ -40,9 +40,9 @@ def reference_warp(template, pose, height, width):
   side = template.shape[0]
   # Two rings of zeros, so that interpolation between the template and nothing is SciPy's too.
   padded = np.pad(template, ((2, 2), (2, 2), (0, 0)))
-  where = [(v + 1) / 2 * (side - 1) + 2, (u + 1) / 2 * (side - 1) + 2]
+  coordinates = [(v + 1) / 2 * (side - 1) + 2, (u + 1) / 2 * (side - 1) + 2]
   planes = [
-    ndimage.map_coordinates(padded[..., c], where, order=1, mode="constant", cval=0.0)
+    ndimage.map_coordinates(padded[..., c], coordinates, order=1, mode="constant", cval=0.0)
     for c in range(template.shape[-1])
   ]
   return np.stack(planes, axis=-1)

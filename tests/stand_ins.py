@@ -31,7 +31,7 @@ class Pixels(nn.Module):
 def stub(module: nn.Module | None = None, **fields: Any) -> System:
   """A system without terms, metrics, features or pictures, but for the given fields."""
   nothing: dict[str, Any] = {
-    "loss_terms": lambda output, batch: {},
+    "loss_terms": lambda output, batch, step: {},
     "loss_weights": {},
     "loss_schedule": {},
     "metrics": lambda output, batch: {},

@@ -76,9 +76,9 @@ def test_every_module_has_a_floor():
 def test_imports_go_down(path):
   if room_of(path) == "__init__":  # imports nothing before it is asked for; below says what
     return
-  own = room_of(path)
-  for room in rooms_imported(path) - {own}:
-    assert LEVEL[room] > LEVEL[own], f"{own} imports {room}, which is not below it"
+  own_room = room_of(path)
+  for room in rooms_imported(path) - {own_room}:
+    assert LEVEL[room] > LEVEL[own_room], f"{own_room} imports {room}, which is not below it"
 
 
 def test_configs_are_plain_and_nothing_imports_them():

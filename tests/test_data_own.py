@@ -24,7 +24,7 @@ from tests.toy_system import toy_config
 __all__ = ["quick"]  # a fixture: reports without figures
 
 
-def mine() -> Dataset:
+def few_digits() -> Dataset:
   """A few digits under another name."""
   splits = {name: split.take(np.arange(60)) for name, split in load_digits().splits.items()}
   return Dataset("mine", load_digits().class_names, splits)
@@ -40,14 +40,14 @@ def config_of(name: str, num_steps: int = 2):
 def workdirs(tmp_path_factory):
   """A run on data in memory, and the same by the path of the function."""
   folder = tmp_path_factory.mktemp("own")
-  train(config_of("mine"), folder / "memory", dataset=mine())
-  train(config_of(f"{__name__}.mine"), folder / "path")
+  train(config_of("mine"), folder / "memory", dataset=few_digits())
+  train(config_of(f"{__name__}.few_digits"), folder / "path")
   return folder
 
 
 def test_data_in_memory_and_by_a_path_train_alike(workdirs):
-  in_memory = open_run(workdirs / "memory", dataset=mine())
-  by_path = open_run(workdirs / "path", dataset=mine())
+  in_memory = open_run(workdirs / "memory", dataset=few_digits())
+  by_path = open_run(workdirs / "path", dataset=few_digits())
   jax.tree.map(np.testing.assert_array_equal, in_memory.variables, by_path.variables)
   described = [
     json.loads((workdirs / name / "data.json").read_text()) for name in ("memory", "path")
@@ -55,7 +55,7 @@ def test_data_in_memory_and_by_a_path_train_alike(workdirs):
   assert described[0] == described[1]
   assert described[0]["name"] == "mine"
   # And goes on.
-  assert train(config_of("mine", 4), workdirs / "memory", dataset=mine()).step == 4
+  assert train(config_of("mine", 4), workdirs / "memory", dataset=few_digits()).step == 4
 
 
 def test_photographs_of_many_sizes_train_and_are_encoded_as_in_training(tmp_path):
@@ -90,8 +90,8 @@ def test_photographs_of_many_sizes_train_and_are_encoded_as_in_training(tmp_path
 def test_other_data_than_the_runs_own_are_refused(workdirs):
   with pytest.raises(RunError, match=r"config\.data\.name.*'mine'"):
     open_run(workdirs / "memory")
-  test = mine().splits["test"]
-  other = dataclasses.replace(mine(), splits={"train": test, "test": test})
+  test = few_digits().splits["test"]
+  other = dataclasses.replace(few_digits(), splits={"train": test, "test": test})
   files = {path: path.stat().st_mtime_ns for path in workdirs.rglob("*")}
   with pytest.raises(RunError, match=r"memory(?s:.*)\n  train: "):
     open_run(workdirs / "memory", dataset=other)
@@ -99,15 +99,15 @@ def test_other_data_than_the_runs_own_are_refused(workdirs):
     train(config_of("mine", 6), workdirs / "memory", dataset=other)
   assert files == {path: path.stat().st_mtime_ns for path in workdirs.rglob("*")}
   with pytest.raises(RunError, match=r"'digits'.*'mine'"):
-    build(read_settings(config_of("digits")), mine())
+    build(read_settings(config_of("digits")), few_digits())
   with pytest.raises(RunError, match=r"'mine'.*'digits'"):
     open_run(workdirs / "memory", dataset=load_digits())
   with pytest.raises(RunError, match=r"'constellations'.*'mine'"):
-    build(read_settings(constellations.get_config()), mine())
+    build(read_settings(constellations.get_config()), few_digits())
 
 
 def test_a_function_named_by_a_shared_folder_is_not_called(workdirs, capsys):
-  path = f"{__name__}.mine"
+  path = f"{__name__}.few_digits"
   message = refused(capsys, run, workdirs / "path")
   assert f"'{path}'" in message
   for name in ("path", "memory"):

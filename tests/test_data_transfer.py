@@ -20,16 +20,16 @@ FOUR[:, 1:3, 1:3] = np.arange(1, 17, dtype=np.uint8).reshape(4, 2, 2, 1)
 @pytest.fixture
 def four(monkeypatch):
   """Sets of any name have those four images; names with "many" have them 250 times."""
-  asked = []
+  loads = []
 
   def load(name, data_dir, cache_dir, form=AS_IT_IS):
-    asked.append((name, data_dir, cache_dir, form))
+    loads.append((name, data_dir, cache_dir, form))
     images = np.tile(FOUR, (250 if "many" in name else 1, 1, 1, 1))
     split = Split(images, np.arange(len(images), dtype=np.int32) % 2)
     return Dataset(name.partition(":")[0], ("a", "b"), {"train": split, "test": split})
 
   monkeypatch.setattr(transfer, "load_dataset", load)
-  return asked
+  return loads
 
 
 def scored(name, canvas=8, **options):

@@ -47,7 +47,7 @@ def test_the_largest_score_is_answer_and_confidence():
 )
 def test_calibration_error_is_that_of_a_loop_over_bins(answers, edges):
   """Edges of bins included."""
-  confidence = np.array([one for one, _ in answers] + [edge / 15 for edge in edges])
+  confidence = np.array([value for value, _ in answers] + [edge / 15 for edge in edges])
   is_right = np.array([right for _, right in answers] + [True] * len(edges))
   result = calibration_error(confidence, is_right)
   assert result == pytest.approx(by_hand(confidence, is_right), abs=1e-12)

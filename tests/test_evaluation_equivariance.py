@@ -48,13 +48,15 @@ def all_kinds(images):
   """Kinds of capsules of which it is known how they follow."""
   perfect, fixed = pose_of_blobs(images), still(images)
   light = images.sum(axis=(1, 2, 3))[:, None] / 600
-  where = pose_of_blobs(images)[:, :, 0, 2]  # x of the origin: what moves it changes the presence
+  x_places = pose_of_blobs(images)[
+    :, :, 0, 2
+  ]  # x of the origin: what moves it changes the presence
   return {
     "perfect": (perfect, present(images, 0.8)),
     "fixed": (fixed, present(images, 0.8)),
     "absent": (perfect, present(images, 0.0)),
     "bright": (perfect, light),
-    "by_place": (perfect, where),
+    "by_place": (perfect, x_places),
   }
 
 

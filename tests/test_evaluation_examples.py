@@ -16,11 +16,11 @@ def dataset(name="toy", side=4, channels=1, names=("a", "b"), n=6):
 def test_all_examples_stand_in_order_and_few_are_a_shuffle_that_is_the_same_each_time():
   np.testing.assert_array_equal(choose(5, 0), np.arange(5))
   np.testing.assert_array_equal(choose(5, 9), np.arange(5))
-  few = choose(1000, 100)
-  assert len(set(few)) == 100
-  assert few.max() > 500  # not the first hundred, which may be all of one class
-  np.testing.assert_array_equal(few, choose(1000, 100))
-  np.testing.assert_array_equal(few[:50], choose(1000, 50))
+  chosen = choose(1000, 100)
+  assert len(set(chosen)) == 100
+  assert chosen.max() > 500  # not the first hundred, which may be all of one class
+  np.testing.assert_array_equal(chosen, choose(1000, 100))
+  np.testing.assert_array_equal(chosen[:50], choose(1000, 50))
   with pytest.raises(ValueError, match="-1"):
     choose(5, -1)
   labels = np.array([1, 1, 0, 1, 2, 0])

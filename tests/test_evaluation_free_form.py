@@ -86,14 +86,16 @@ def test_examples_do_not_couple(toy, infer):
   image = jnp.asarray(split["image"][[3, 3]] / 255, jnp.float32)
   batch = {"image": image, "label": jnp.zeros(2, int)}
   twice = infer["encoder"](toy[1], batch, jnp.array([4, 3]))
-  for one, expected in (
+  for actual, expected in (
     (by_two, together),
     (jax.tree.map(lambda leaf: leaf[1:], twice), jax.tree.map(lambda leaf: leaf[3:4], together)),
   ):
     # float32, rounded in another order for 400 steps
-    jax.tree.map(lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), one, expected)
-  other_number, own = twice.after.bound
-  assert other_number != own  # its own random numbers
+    jax.tree.map(
+      lambda a, b: np.testing.assert_allclose(a, b, rtol=1e-4, atol=1e-4), actual, expected
+    )
+  first_bound, second_bound = twice.after.bound
+  assert first_bound != second_bound  # its own random numbers
 
 
 @pytest.mark.parametrize(

@@ -96,7 +96,7 @@ def test_dead_capsules_give_the_share_of_the_most_frequent_class():
   ],
 )
 def test_what_cannot_be_fitted_or_scored_is_refused(change, message):
-  given = {
+  arguments = {
     "train": np.array([[0.0], [1.0], [1.0]]),
     "train_labels": np.array([0, 1, 1]),
     "test": np.array([[0.0], [1.0]]),
@@ -109,9 +109,9 @@ def test_what_cannot_be_fitted_or_scored_is_refused(change, message):
     return fitted.accuracy(test, test_labels)
 
   for fit in (functools.partial(fit_clusters, seed=0), fit_probe):
-    assert accuracy(fit, **given) == 1.0
+    assert accuracy(fit, **arguments) == 1.0
     with pytest.raises(ValueError, match=message):
-      accuracy(fit, **(given | change))
+      accuracy(fit, **(arguments | change))
 
 
 def test_features_are_standardised_with_training_statistics():

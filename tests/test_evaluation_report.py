@@ -219,11 +219,11 @@ def stop_at(patch, place, name, count):
   """Stops at this call of a function, the first being 1."""
   function, calls = getattr(place, name), []
 
-  def counted(*given, **options):
-    calls.append(given)
+  def counted(*arguments, **options):
+    calls.append(arguments)
     if len(calls) == count:
       raise Stop
-    return function(*given, **options)
+    return function(*arguments, **options)
 
   patch.setattr(place, name, counted)
 
@@ -257,26 +257,30 @@ def test_a_report_that_is_stopped_is_the_old_one_or_none(finished, tmp_path, mon
   assert json.loads((folder / "metrics.json").read_text())["step"] == 1300
 
 
-def test_files_are_whole_or_as_they_were(tmp_path, monkeypatch):
-  """Where a write is interrupted, the old file is kept and no draft is left."""
+def test_a_file_has_its_name_only_once_it_is_whole(tmp_path, monkeypatch):
   path, replace = tmp_path / "metrics.json", os.replace
 
-  def watching(source, target):
+  def check_and_replace(source, target):
     assert not path.exists()
     assert pathlib.Path(source).read_bytes() == b'{"step": 1}'
     replace(source, target)
 
-  def interrupted(descriptor):
-    raise KeyboardInterrupt
-
-  with monkeypatch.context() as patch:
-    patch.setattr(os, "replace", watching)
-    write_whole(path, b'{"step": 1}')
+  monkeypatch.setattr(os, "replace", check_and_replace)
+  write_whole(path, b'{"step": 1}')
   umask = os.umask(0)
   os.umask(umask)
   assert path.stat().st_mode & 0o777 == 0o666 & ~umask
+
+
+def test_an_interrupted_write_keeps_the_old_file_and_leaves_no_draft(tmp_path, monkeypatch):
+  path = tmp_path / "metrics.json"
+  write_json(path, {"step": 1})
+
+  def interrupt(descriptor):
+    raise KeyboardInterrupt
+
   with monkeypatch.context() as patch:
-    patch.setattr(os, "fsync", interrupted)
+    patch.setattr(os, "fsync", interrupt)
     with pytest.raises(KeyboardInterrupt):
       write_json(path, {"step": 2})
   with pytest.raises(ValueError, match="JSON"):
@@ -285,6 +289,9 @@ def test_files_are_whole_or_as_they_were(tmp_path, monkeypatch):
   assert list(tmp_path.iterdir()) == [path]
   write_json(path, {"step": 3})
   assert json.loads(path.read_text()) == {"step": 3}
+
+
+def test_file_names_have_no_separators():
   assert file_name("cifar10_corrupted/fog_1:1.0.0-test") == "cifar10_corrupted_fog_1_1.0.0-test"
 
 
@@ -306,14 +313,14 @@ def test_history_joins_splits_by_step(tmp_path):
 
 def test_examples_of_every_class_are_embedded(monkeypatch):
   """Also where a split is sorted by class."""
-  shown = []
+  embedded_labels = []
   monkeypatch.setattr("scae_jax.evaluation.report_figures.MAX_EMBEDDED", 60)
-  monkeypatch.setitem(FIGURES, "embedding", lambda _, labels, *rest: shown.append(labels))
+  monkeypatch.setitem(FIGURES, "embedding", lambda _, labels, *rest: embedded_labels.append(labels))
   labels, entries = np.repeat(np.arange(5), 40), {"lin_match": 1.0, "confusion": [[1]]}
   *_, figure = feature_figures(0, "of", np.eye(200), labels, entries, tuple("abcde"))
   assert figure.name == "embedding-of"
   figure.draw()
-  assert (len(shown[0]), set(shown[0])) == (60, set(range(5)))
+  assert (len(embedded_labels[0]), set(embedded_labels[0])) == (60, set(range(5)))
 
 
 @pytest.mark.parametrize("features", [np.full((6, 3), 0.5), np.arange(6.0)[:, None]])

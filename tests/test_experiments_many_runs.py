@@ -155,12 +155,12 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, mo
   fitted = codes(load_split(scored[0], "train", CHOSEN))
   clusters = fit_clusters(*fitted, num_classes=10, seed=1)
   probe = fit_probe(*fitted, num_classes=10)
-  for one in scored:
-    moved = codes(load_split(one, "test", CHOSEN))
-    assert record["LIN-MATCH, code"][one.name][1] == clusters.accuracy(*moved)
-    assert record["LIN-PRED, code"][one.name][1] == probe.accuracy(*moved)
-  few = scored[1].splits["test"]
-  splits = {"test": few.take(np.arange(7)), "validation": few}
+  for moved_set in scored:
+    moved = codes(load_split(moved_set, "test", CHOSEN))
+    assert record["LIN-MATCH, code"][moved_set.name][1] == clusters.accuracy(*moved)
+    assert record["LIN-PRED, code"][moved_set.name][1] == probe.accuracy(*moved)
+  test_split = scored[1].splits["test"]
+  splits = {"test": test_split.take(np.arange(7)), "validation": test_split}
   held = [dataclasses.replace(scored[1], splits=splits)]
   other = accuracies(system, variables, scored[0], held, **SIZES, max_examples=CHOSEN)
   assert other == {way: {held[0].name: by_set[held[0].name]} for way, by_set in record.items()}
@@ -173,7 +173,7 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, mo
 def test_every_angle_is_scored_and_affnist_where_its_images_fit(
   data, canvas, expected, monkeypatch
 ):
-  monkeypatch.setattr(viewpoint, "load_scored", lambda *given: given)
+  monkeypatch.setattr(viewpoint, "load_scored", lambda *arguments: arguments)
   options = toy_system.data_options(canvas)
   source = data.removesuffix("_small")
   names = [*(f"rotated_{source}:{angle}" for angle in ANGLES), expected]

@@ -63,11 +63,11 @@ def test_a_record_a_text_and_a_figure_are_written(tmp_path, monkeypatch, capsys)
   command = findings.command_line("it")
   assert command == "python -m experiments.it 'runs/a b' --split=test"
   folder = tmp_path / "new"
-  given, head = {"share": 0.5}, {"command": command}
-  result = findings.Findings(given, ["First.", "Second."], Figure)
+  figures, head = {"share": 0.5}, {"command": command}
+  result = findings.Findings(figures, ["First.", "Second."], Figure)
   findings.write_findings(folder, "it", head, result)
   record = json.loads((folder / "it.json").read_text())
-  assert {**head, **given}.items() <= record.items()
+  assert {**head, **figures}.items() <= record.items()
   assert {"date", "versions", "hardware"} <= set(record)
   text = (folder / "it.md").read_text()
   assert text.startswith(f"First.\n\nSecond.\n\nCommand: `{command}`.\n\nHardware: ")
@@ -75,7 +75,7 @@ def test_a_record_a_text_and_a_figure_are_written(tmp_path, monkeypatch, capsys)
   assert f"{os.cpu_count()} x " in text
   assert (folder / "it.png").read_bytes().startswith(b"\x89PNG")
   assert capsys.readouterr().out == f"{text}\n"
-  findings.write_findings(folder, "bare", head, findings.Findings(given, ["First."]))
+  findings.write_findings(folder, "bare", head, findings.Findings(figures, ["First."]))
   names = sorted(path.name for path in folder.iterdir())
   assert names == ["bare.json", "bare.md", "it.json", "it.md", "it.png"]
 
@@ -140,11 +140,11 @@ def test_what_cannot_be_measured_is_refused_in_one_message(
 
 
 def test_identifiability_writes_the_number_of_each_seed(monkeypatch, tmp_path, capsys):
-  strengths = [{"params": {"strength": jnp.float32(one)}} for one in (1.0, 0.5)]
+  strengths = [{"params": {"strength": jnp.float32(strength)}} for strength in (1.0, 0.5)]
   open_for_commands(monkeypatch, DRAWS, noise(12), dict(enumerate(strengths)))
   # Mirror images match at the start; how far the steps get is tested with the matches.
-  few = functools.partial(template_match.match_errors, num_steps=20)
-  monkeypatch.setattr(template_match, "match_errors", few)
+  match_shortly = functools.partial(template_match.match_errors, num_steps=20)
+  monkeypatch.setattr(template_match, "match_errors", match_shortly)
   out = tmp_path / "out"
   call(monkeypatch, identifiability, tmp_path / "run", out)
   ends = ("json", "md")
@@ -193,11 +193,11 @@ def test_routing_writes_what_varies(monkeypatch, tmp_path, capsys, generative):
   shares = [5 * part["on"] for part in record["parts"]]
   np.testing.assert_allclose(shares, np.round(shares), atol=1e-6)
   assert any(shares)
-  assert sum(one["wins"] for one in record["objects"]) <= sum(shares) / 5 + 1e-6
+  assert sum(entry["wins"] for entry in record["objects"]) <= sum(shares) / 5 + 1e-6
   expected = np.exp(generative.relations()[0].affinity_logits).max(axis=0)
   np.testing.assert_allclose(record["affinities"], expected, rtol=1e-5)
   assert f"of {PARTS} parts" in text
-  named = sum(one["wins"] >= 0.01 or one["on"] > 0 for one in record["objects"])
+  named = sum(entry["wins"] >= 0.01 or entry["on"] > 0 for entry in record["objects"])
   assert text.count("\n| ") == 2 + PARTS + named
 
 
@@ -247,32 +247,32 @@ def test_gradients_are_of_the_terms_that_training_has(monkeypatch, tmp_path, cap
   # Batches differ by images and by noise.
   assert all(record["parts"][name]["noise"] > 0 for name in terms)
   assert "2 batches of 4 images" in text
-  few = labelled("noise", images[:7], np.arange(7) % 3)
-  open_for_commands(monkeypatch, system, few, {0: variables}, config)
+  small_set = labelled("noise", images[:7], np.arange(7) % 3)
+  open_for_commands(monkeypatch, system, small_set, {0: variables}, config)
   arguments = (tmp_path / "run", tmp_path / "few")
   assert re.search(r"\b4\b.* 7\b", refusal(capsys, monkeypatch, gradients, *arguments))
 
 
 @pytest.mark.usefixtures("opened")
 def test_sample_object_draws_the_object_at_its_pose(monkeypatch, tmp_path, capsys, generative):
-  shown = []
+  drawn_samples = []
   draw = sample_object.FIGURES["prior_samples"]
   monkeypatch.setitem(
-    sample_object.FIGURES, "prior_samples", lambda *fed: shown.append(fed) or draw(*fed)
+    sample_object.FIGURES, "prior_samples", lambda *fed: drawn_samples.append(fed) or draw(*fed)
   )
   out = tmp_path / "new" / "object.png"
   flags = ("--turn=90", "--scale=0.8", "--shift", "0.3", "-0.1", "--samples=2", f"--out={out}")
   call(monkeypatch, sample_object, "runs/tiny", "--object=1", *flags)
   assert out.stat().st_size > 1000
   assert str(out) in capsys.readouterr().out
-  ((drawings, title),) = shown
+  ((drawings, title),) = drawn_samples
   assert drawings.shape == (3, CANVAS, CANVAS, 1)
-  for word in ("tiny, step 7: object 1", "90°", "× 0.8", "right 0.3, down -0.1", "samples"):
-    assert word in title
+  for title_part in ("tiny, step 7: object 1", "90°", "× 0.8", "right 0.3, down -0.1", "samples"):
+    assert title_part in title
   # Where its parts are expected: a quarter counter-clockwise, then the shift.
   relations = generative.relations()[0]
   pose = np.array([[0, 0.8, 0.3], [-0.8, 0, -0.1]])
-  places = [reference_vote(pose, one)[:, 2] for one in relations.offsets[1]]
+  places = [reference_vote(pose, offset)[:, 2] for offset in relations.offsets[1]]
   seen = [place for place in places if np.abs(place).max() < 0.8]
   assert seen
   for x, y in seen:

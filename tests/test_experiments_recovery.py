@@ -30,7 +30,7 @@ def test_objects_draw_where_they_stand(scenes):
   empty = images[~there.any(axis=1)].mean()
   assert empty < 20  # noise of a twentieth, cut at black, of 255
   alone = [images[(there == np.eye(3, dtype=bool)[k]).all(axis=1)] for k in range(3)]
-  assert all(len(one) for one in alone)
+  assert all(len(pictures) for pictures in alone)
   middle = recovery.CANVAS // 2
   # The first object's parts stand in the upper half, the last one's in the middle and below.
   assert alone[0][:, :middle].mean() > 3 * alone[0][:, middle + 2 :].mean()
@@ -39,8 +39,9 @@ def test_objects_draw_where_they_stand(scenes):
 
 def test_no_part_can_draw_the_glyph_of_another():
   """At any affine pose: the cross, turned by 45 degrees, drew an X that is gone."""
-  ink = np.array([[[cell == "#" for cell in row] for row in glyph] for glyph in recovery.GLYPHS])
-  result = match_templates(np.pad(ink, ((0, 0), (1, 1), (1, 1)))[..., None].astype(np.float32))
+  cells = np.array([[list(row) for row in glyph] for glyph in recovery.GLYPHS])
+  ink = np.float32(cells == "#")  # [glyphs, height, width]
+  result = match_templates(np.pad(ink, ((0, 0), (1, 1), (1, 1)))[..., None])
   assert result["matched"] == 0
   assert result["mean_error"] > 0.2
 
@@ -60,16 +61,16 @@ def test_folders_say_what_is_there(tmp_path):
 def test_score_is_of_the_test_images(monkeypatch):
   """Right but for every fourth test image's first object; out of order, one more says nothing."""
   truth = {split: np.random.RandomState(i).rand(40, 3) < 0.5 for i, split in enumerate(SPLITS)}
-  said = {split: np.pad(value[:, [2, 0, 1]], ((0, 0), (0, 1))) for split, value in truth.items()}
-  said["train"][0, 0] = ~said["train"][0, 0]  # objects are matched all the same
-  said["test"][::4, 1] = ~said["test"][::4, 1]
+  encoded = {split: np.pad(value[:, [2, 0, 1]], ((0, 0), (0, 1))) for split, value in truth.items()}
+  encoded["train"][0, 0] = ~encoded["train"][0, 0]  # objects are matched all the same
+  encoded["test"][::4, 1] = ~encoded["test"][::4, 1]
   splits = {split: types.SimpleNamespace(arrays={"image": split}) for split in SPLITS}
   monkeypatch.setattr(recovery, "Dataset", types.SimpleNamespace)
   monkeypatch.setattr(recovery, "true_presences", lambda dataset, split: truth[split])
   bounds = {"train": np.array([1, 2]), "test": np.array([5])}
 
   def measure_dataset(system, variables, examples, make_batch, *, batch_size):
-    encoding = Encoding(features={"presences": said[examples["image"]].astype(float)})
+    encoding = Encoding(features={"presences": encoded[examples["image"]].astype(float)})
     return Measured(encoding, {"bound": bounds[examples["image"]]}, None)
 
   monkeypatch.setattr(recovery, "measure_dataset", measure_dataset)
@@ -105,9 +106,9 @@ def test_several_runs_and_seeds_are_scored_by_one_command(tmp_path, monkeypatch,
     call(monkeypatch, recovery, "score", *workdirs, folder)
 
   score_into(tmp_path / "results")
-  said = capsys.readouterr().out.splitlines()
-  assert re.search(r"two, seed 1\b.*\b11\.1 %.*\b9\.0 nats", said[1])
-  assert len(said) == 3
+  lines = capsys.readouterr().out.splitlines()
+  assert re.search(r"two, seed 1\b.*\b11\.1 %.*\b9\.0 nats", lines[1])
+  assert len(lines) == 3
   record = json.loads((tmp_path / "results" / "recovery-two.json").read_text())
   assert record["by_seed"]["2"]["training_bound"] == 7
   assert record["command"].startswith("python -m experiments.recovery score")

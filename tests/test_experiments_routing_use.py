@@ -30,8 +30,8 @@ def test_parts_and_objects():
 
   owners = [(part["on"], part["commonest"], part["others"]) for part in record["parts"]]
   expected = [(1, 0, 0), (0.5, 1, 0.3), (0, None, None), (1 / 40, None, 0), (0.05, 0, 0.5)]
-  for one, (on, commonest, others) in zip(owners, expected, strict=True):
-    assert one == (
+  for owner, (on, commonest, others) in zip(owners, expected, strict=True):
+    assert owner == (
       pytest.approx(on),
       commonest,
       others if others is None else pytest.approx(others),

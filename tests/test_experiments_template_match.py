@@ -68,12 +68,12 @@ def test_a_mirror_image_matches_and_all_numbers_are_told():
   record = match_templates(shapes)
   assert (record["templates"], record["blank"]) == (6, [4])
   assert re.fullmatch(r"1 of 6 templates\b.* 4\.", *record["notes"])
-  assert [one["template"] for one in record["nearest"]] == [0, 1, 2, 3, 5]
-  nearest = {one["template"]: one for one in record["nearest"]}
-  for one, other in ((0, 3), (3, 0), (2, 5), (5, 2)):
-    assert nearest[one]["by"] == other
-    assert nearest[one]["error"] < 1e-6  # mirrored, pixels fall on pixels
-  least = [one["error"] for one in record["nearest"]]
+  assert [entry["template"] for entry in record["nearest"]] == [0, 1, 2, 3, 5]
+  nearest = {entry["template"]: entry for entry in record["nearest"]}
+  for template, mirrored in ((0, 3), (3, 0), (2, 5), (5, 2)):
+    assert nearest[template]["by"] == mirrored
+    assert nearest[template]["error"] < 1e-6  # mirrored, pixels fall on pixels
+  least = [entry["error"] for entry in record["nearest"]]
   assert record["mean_error"] == pytest.approx(np.mean(least))
   assert record["matched"] == pytest.approx(4 / 5)
   assert record["match_below"] == MATCH
@@ -92,11 +92,15 @@ def test_templates_are_seen_through_their_alphas(monkeypatch):
 
   monkeypatch.setattr(template_match, "match_errors", errors)
   alphas = np.stack([SEVEN, np.zeros_like(SEVEN), RING, LINES])
-  told = match_templates(np.ones_like(alphas), alphas)
-  assert told["blank"] == [1]
-  assert [(one["template"], one["by"]) for one in told["nearest"]] == [(0, 3), (2, 0), (3, 0)]
-  assert [one["error"] for one in told["nearest"]] == pytest.approx([0.3, 0.2, 0.3])
-  assert match_templates(alphas) == told
+  result = match_templates(np.ones_like(alphas), alphas)
+  assert result["blank"] == [1]
+  assert [(entry["template"], entry["by"]) for entry in result["nearest"]] == [
+    (0, 3),
+    (2, 0),
+    (3, 0),
+  ]
+  assert [entry["error"] for entry in result["nearest"]] == pytest.approx([0.3, 0.2, 0.3])
+  assert match_templates(alphas) == result
   np.testing.assert_array_equal(seen, np.stack([alphas[[0, 2, 3]]] * 2))
   blank = np.zeros((3, 3, 3, 1))
   blank[1] = 1

@@ -34,16 +34,16 @@ def cell(figure, row, column):
 
 
 def test_points_have_the_colour_of_their_capsule_and_absent_ones_are_not_drawn():
-  given = arguments()
-  figure = constellations(**given)
+  scenes = arguments()
+  figure = constellations(**scenes)
   for i in range(4):
     (dots,) = cell(figure, 0, i).collections
-    there = given["presence"][i] > 0
-    np.testing.assert_allclose(dots.get_offsets(), given["points"][i][there])
+    there = scenes["presence"][i] > 0
+    np.testing.assert_allclose(dots.get_offsets(), scenes["points"][i][there])
     colours = np.concatenate([palette(CAPSULES), [NO_OBJECT]])
     np.testing.assert_allclose(dots.get_facecolors()[:, :3], colours[[2, 3, 1, 1, 1, 3]])
     (truth,) = cell(figure, 1, i).collections
-    np.testing.assert_allclose(truth.get_offsets(), given["points"][i][there])
+    np.testing.assert_allclose(truth.get_offsets(), scenes["points"][i][there])
     assert len(np.unique(truth.get_facecolors(), axis=0)) == 1
   names = ["capsule 1", "capsule 2", "no capsule", "votes of a present capsule"]
   assert texts(figure.legends[0].get_texts()) == names
@@ -55,14 +55,14 @@ def corners(patch):
 
 
 def test_votes_of_present_capsules_and_points_of_a_pattern_are_shapes():
-  given = arguments()
-  figure = constellations(**given)
+  scenes = arguments()
+  figure = constellations(**scenes)
   drawn, truth = cell(figure, 0, 2), cell(figure, 1, 1)
   for k, counted, patch in zip((1, 2), ([0, 1, 2], [0, 1, 3]), drawn.patches, strict=True):
     np.testing.assert_allclose(patch.get_facecolor()[:3], palette(CAPSULES)[k])
-    np.testing.assert_allclose(corners(patch), sorted(map(tuple, given["votes"][2, k, counted])))
+    np.testing.assert_allclose(corners(patch), sorted(map(tuple, scenes["votes"][2, k, counted])))
   for slots, patch in zip((slice(0, 3), slice(4, 7)), truth.patches, strict=True):
-    np.testing.assert_allclose(corners(patch), sorted(map(tuple, given["points"][1, slots])))
+    np.testing.assert_allclose(corners(patch), sorted(map(tuple, scenes["points"][1, slots])))
   # Corners of a square given crosswise, here and there.
   square = np.array([[1.0, 1], [-1, -1], [1, -1], [-1, 1]])
   for middle in (0, 8):
@@ -71,9 +71,9 @@ def test_votes_of_present_capsules_and_points_of_a_pattern_are_shapes():
 
 
 def test_the_first_eight_are_drawn_in_the_same_square():
-  given = arguments(11)
-  given["capsule"][8:] = 0
-  figure = constellations(**given)
+  scenes = arguments(11)
+  scenes["capsule"][8:] = 0
+  figure = constellations(**scenes)
   assert len(figure.axes) == 16
   for axes in figure.axes:
     assert axes.get_xlim() == axes.get_ylim() == (-1.05, 1.05)
@@ -85,8 +85,8 @@ def test_the_first_eight_are_drawn_in_the_same_square():
 @pytest.mark.parametrize(("name", "value"), [("capsule_presence", 0.5), ("vote_won", False)])
 def test_one_scene_with_no_capsule_present(name, value):
   """A half is not there yet, as in the segmentation with predicted presence."""
-  given = arguments(1)
-  given[name] = np.full_like(given[name], value)
-  figure = constellations(**given)
+  scenes = arguments(1)
+  scenes[name] = np.full_like(scenes[name], value)
+  figure = constellations(**scenes)
   assert not cell(figure, 0, 0).patches
   rendered(figure)

@@ -39,8 +39,8 @@ def figures_of(class_names):
     "coupling": (RNG.uniform(size=(4, 4, 1)), shares, RNG.normal(size=(2, 9, count))),
   }
   with matplotlib.rc_context(STYLE):
-    for name, given in arguments.items():
-      figure = FIGURES[name](*given, class_names)
+    for name, values in arguments.items():
+      figure = FIGURES[name](*values, class_names)
       rendered(figure)
       yield name, figure
 

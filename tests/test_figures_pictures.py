@@ -131,8 +131,8 @@ def assert_rows(figure, arguments, *names):
   cells = drawn(figure)
   columns = max(column for _, column in cells) + 1
   for row, name in enumerate(names):
-    shown = np.stack([cells[row, column] for column in range(columns)])
-    np.testing.assert_array_equal(shown, np.float32(arguments[name][:columns, ..., 0]))
+    row_pictures = np.stack([cells[row, column] for column in range(columns)])
+    np.testing.assert_array_equal(row_pictures, np.float32(arguments[name][:columns, ..., 0]))
 
 
 def test_reconstructions_stand_in_rows():
@@ -148,8 +148,8 @@ def test_an_object_has_the_colour_of_its_rank_among_the_winners_in_every_column(
   arguments["part_winner"][:] = [[5, 2], [4, 5], [5, 4]]  # 5 wins 3 of 6, 4 wins 2, 2 wins 1
   figure = draw("reconstructions", arguments)
   colours = np.float32(palette(3))
-  shown = [drawn(figure)[3, column][[0, 3], 0] for column in range(3)]
-  np.testing.assert_allclose(shown, colours[[[0, 2], [1, 0], [0, 1]]], rtol=1e-6)
+  owner_colours = [drawn(figure)[3, column][[0, 3], 0] for column in range(3)]
+  np.testing.assert_allclose(owner_colours, colours[[[0, 2], [1, 0], [0, 1]]], rtol=1e-6)
   (legend,) = figure.legends
   faces = [patch.get_facecolor()[:3] for patch in legend.get_patches()]
   named = dict(zip(texts(legend.get_texts()), faces, strict=True))
@@ -186,8 +186,8 @@ def test_templates_stand_above_their_alphas_and_those_above_their_product():
   assert len(cells) == 36
   for part in range(12):
     row, column, value = part // 10 * 3, part % 10, part / 20
-    shown = [cells[row + i, column].mean() for i in range(3)]
-    np.testing.assert_allclose(shown, [value, 1 - value, value * (1 - value)], rtol=1e-6)
+    column_means = [cells[row + i, column].mean() for i in range(3)]
+    np.testing.assert_allclose(column_means, [value, 1 - value, value * (1 - value)], rtol=1e-6)
   figure = draw("templates", {"templates": uniform(70, 3, 3, 3)})
   assert len(drawn(figure)) == 64
 
@@ -215,8 +215,8 @@ def test_overlays_have_sources_and_reconstructions_in_the_same_colours():
   figure = draw("overlaid_reconstructions", arguments)
   assert_rows(figure, arguments, "image")
   for row, name in ((1, "sources"), (2, "reconstructions")):
-    shown = np.stack([drawn(figure)[row, column] for column in range(2)])
-    np.testing.assert_array_equal(shown, np.float32(red_and_green(arguments[name])))
+    row_pictures = np.stack([drawn(figure)[row, column] for column in range(2)])
+    np.testing.assert_array_equal(row_pictures, np.float32(red_and_green(arguments[name])))
   assert answers(figure) == [("3, 8 → 3, 8", False), ("0, 1 → 0, 5", True)]
 
 
@@ -275,8 +275,8 @@ def test_objects_stand_in_rows_and_columns_say_what_moved_them():
 def test_parts_have_colours_of_their_own_at_every_angle():
   arguments = identity_arguments()
   figure = draw("part_identity", arguments)
-  for shown, image, mixing in zip(
+  for picture, image, mixing in zip(
     drawn(figure).values(), arguments["image"], arguments["part_mixing"], strict=True
   ):
     rows = [image.repeat(3, axis=-1), colour_parts(mixing, np.tile(np.arange(5), (3, 1)), 5)]
-    np.testing.assert_allclose(shown, mosaic(np.stack(rows)), rtol=1e-6)
+    np.testing.assert_allclose(picture, mosaic(np.stack(rows)), rtol=1e-6)

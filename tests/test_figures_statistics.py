@@ -38,9 +38,9 @@ def test_capsules_stand_in_the_order_of_their_preferred_class():
   features = np.random.RandomState(0).uniform(0.1, 0.2, (6, 100))
   features[:, 37] = 0.01
   axes = presences_by_class(features, np.array([0, 1, 2] * 2), NAMES).axes[0]
-  shown = texts(axes.get_xticklabels())
-  assert len(set(shown)) == 64  # the most present ones
-  assert "37" not in shown
+  tick_labels = texts(axes.get_xticklabels())
+  assert len(set(tick_labels)) == 64  # the most present ones
+  assert "37" not in tick_labels
 
 
 def test_confusion_writes_counts_and_colours_shares_of_a_label():
@@ -179,18 +179,18 @@ def test_rows_of_panels_have_baselines_without_colour():
   }
   looks = {"across": "range", "num_columns": 2, "baselines": ("pixels",)}
   figure = FIGURES["viewpoint"](angles, accuracy, 0.1, **looks)
-  one, two, three, empty = figure.axes
-  assert [axes.get_title() for axes in (one, two, three)] == list(accuracy)
-  assert [axes.get_xlabel() for axes in (one, two, three)] == ["range"] * 3
-  assert (empty.get_visible(), three.get_visible()) == (False, True)
-  assert one.get_position().y0 == two.get_position().y0 > three.get_position().y0
-  pixels, a, chance = one.lines
+  first, second, third, empty = figure.axes
+  assert [axes.get_title() for axes in (first, second, third)] == list(accuracy)
+  assert [axes.get_xlabel() for axes in (first, second, third)] == ["range"] * 3
+  assert (empty.get_visible(), third.get_visible()) == (False, True)
+  assert first.get_position().y0 == second.get_position().y0 > third.get_position().y0
+  pixels, a, chance = first.lines
   np.testing.assert_allclose(a.get_ydata(), [90, np.nan])
   np.testing.assert_allclose(chance.get_ydata(), 10)
   assert (pixels.get_color(), pixels.get_linestyle(), a.get_linestyle()) == ("0.5", "--", "-")
-  assert a.get_color() == pytest.approx(three.lines[0].get_color())
-  assert list(a.get_color()) != list(two.lines[0].get_color())
+  assert a.get_color() == pytest.approx(third.lines[0].get_color())
+  assert list(a.get_color()) != list(second.lines[0].get_color())
   assert texts(figure.legends[0].texts) == ["a", "b", "pixels"]
-  assert one.get_xticks().tolist() == [0, 90]
+  assert first.get_xticks().tolist() == [0, 90]
   with pytest.raises(TypeError, match="accuracy"):
     FIGURES["viewpoint"](angles, {"upright": {"a": np.zeros(3)}}, 0.1)

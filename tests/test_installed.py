@@ -47,7 +47,7 @@ def test_lines_of_the_readme(installed, tmp_path):
   lines = textwrap.dedent(block[1] + block[2].partition("\n\n")[0])
   assert lines.count("model.") == 3
   before = "import numpy as np\nimages = np.zeros((3, 28, 28), np.uint8)\n"
-  after = "\nprint(scae_jax.__file__, found.object_poses.shape, image.shape, labels.shape)\n"
+  after = "\nprint(scae_jax.__file__, encoding.object_poses.shape, image.shape, labels.shape)\n"
   path = tmp_path / "lines.py"
   path.write_text(before + lines + after)
   printed = start(installed, tmp_path, sys.executable, str(path))

@@ -91,11 +91,11 @@ def test_images_that_do_not_fit_are_one_line(digits, images, change, message):
 @pytest.mark.parametrize(
   ("change", "message"),
   [
-    (lambda one: {"object_poses": one.object_poses[:, :23]}, r"object_poses.*\[n, 24,"),
-    (lambda one: {"object_presence": one.object_presence * np.nan}, "object_presence"),
-    (lambda one: {"object_presence": 0.5}, r"object_presence.*\[\]"),
-    (lambda one: {"object_poses": None}, "encode"),
-    (lambda one: {"object_poses": one.object_poses[:3]}, r"\[3, 10\]"),
+    (lambda encoding: {"object_poses": encoding.object_poses[:, :23]}, r"object_poses.*\[n, 24,"),
+    (lambda encoding: {"object_presence": encoding.object_presence * np.nan}, "object_presence"),
+    (lambda encoding: {"object_presence": 0.5}, r"object_presence.*\[\]"),
+    (lambda encoding: {"object_poses": None}, "encode"),
+    (lambda encoding: {"object_poses": encoding.object_poses[:3]}, r"\[3, 10\]"),
   ],
 )
 def test_changes_that_cannot_be_drawn_are_one_line(digits, encoding, change, message):
@@ -133,19 +133,19 @@ def test_images_of_many_sizes_become_what_those_of_training_became(digits):
   for fill in ("crop", "pad"):
     options = read_settings(toy_config(**changes, data__resize_fill=fill)).data
     assert isinstance(options, DataOptions)
-    given = ImageInput(options, 1, (16, 16))
+    prepare = ImageInput(options, 1, (16, 16))
     expected = np.concatenate([in_form(image[None], options.form) for image in images])
-    batch = given.check(images, None, resize=True)
+    batch = prepare.check(images, None, resize=True)
     np.testing.assert_array_equal(batch["image"], expected)
-    alone = given.check(images[0][None], None, resize=True)
+    alone = prepare.check(images[0][None], None, resize=True)
     np.testing.assert_array_equal(alone["image"], expected[:1])
     floats = [image / 255 for image in images]
-    near = given.check(floats, None, resize=True)
+    near = prepare.check(floats, None, resize=True)
     np.testing.assert_allclose(near["image"], expected / 255, atol=1.1 / 255)
-    mixed = given.check([images[0], floats[1]], None, resize=True)
+    mixed = prepare.check([images[0], floats[1]], None, resize=True)
     np.testing.assert_allclose(mixed["image"], expected / 255, atol=1.1 / 255)
     with pytest.raises(ValueError, match=r"\b255\b"):
-      given.check(np.float32(images[0])[None], None, resize=True)
+      prepare.check(np.float32(images[0])[None], None, resize=True)
   ragged = [np.zeros((28, 28), np.uint8), np.zeros((16, 16), np.uint8)]
   assert digits.encode(ragged, resize=True).object_presence.shape == (2, 24)
   with pytest.raises(ValueError, match="resize=True"):
@@ -163,21 +163,21 @@ def test_without_data_resize_images_are_stretched(digits):
 def test_images_are_prepared_as_evaluation_prepares_them():
   """Cropped in the middle, normalised by the whole image."""
   options = read_settings(toy_config(data__canvas=12, data__crop=10, data__normalize=True)).data
-  given = ImageInput(options, 1, (16, 16))
+  prepare = ImageInput(options, 1, (16, 16))
   with pytest.raises(ValueError, match=r"14x14.*12x12"):
-    given.check(np.zeros((3, 14, 14, 1), np.uint8), None, resize=False)
+    prepare.check(np.zeros((3, 14, 14, 1), np.uint8), None, resize=False)
   images = np.random.RandomState(0).randint(0, 255, (3, 16, 16, 1)).astype(np.uint8)
-  arrays, rows = given.check(images, None, resize=False), np.arange(3)
-  batch = given.batch(arrays, rows)
+  arrays, rows = prepare.check(images, None, resize=False), np.arange(3)
+  batch = prepare.batch(arrays, rows)
   whole = images.reshape(3, -1) / 255
   mean, std = whole.mean(axis=1), whole.std(axis=1)
   middle = np.pad(images[:, 3:13, 3:13] / 255, ((0, 0), (1, 1), (1, 1), (0, 0)))
   expected = (middle - mean[:, None, None, None]) / std[:, None, None, None]
   np.testing.assert_allclose(batch["image"], expected, atol=1e-5)
-  floats = given.batch(given.check(images / 255, None, resize=False), rows)
+  floats = prepare.batch(prepare.check(images / 255, None, resize=False), rows)
   chex.assert_trees_all_close(floats, batch, rtol=0, atol=1e-5)
-  half = given.check(np.asarray(images / 255, jnp.bfloat16), None, resize=False)
-  chex.assert_trees_all_close(given.batch(half, rows), batch, rtol=0, atol=0.1)
+  half = prepare.check(np.asarray(images / 255, jnp.bfloat16), None, resize=False)
+  chex.assert_trees_all_close(prepare.batch(half, rows), batch, rtol=0, atol=0.1)
 
 
 def on_canvas(images):
@@ -209,8 +209,10 @@ def test_pictures_are_of_what_the_model_says(digits, images, encoding):
     lambda path, x: x + 60 * ("alphas" in str(path)), digits.variables
   )
   strong = dataclasses.replace(digits, variables=variables)
-  given = (0 * winner, np.sign(winner), winner)
-  pictures = [strong.draw(encoding.replace(part_presence=presence), "parts") for presence in given]
+  presences = (0 * winner, np.sign(winner), winner)
+  pictures = [
+    strong.draw(encoding.replace(part_presence=presence), "parts") for presence in presences
+  ]
   assert [np.ptp(picture) > 0.5 for picture in pictures] == [False, True, True]
   np.testing.assert_array_equal(pictures[1], pictures[2])
 
@@ -253,7 +255,7 @@ def test_labels_are_those_of_the_report(digits):
   differ = np.flatnonzero(labels["prior"] != labels["posterior"])[:4]
   first = next(iter(digits.clusters))
   chex.assert_trees_all_equal(digits.predict(test.images[differ]), labels[first][differ])
-  accuracies = [one.train_accuracy for one in digits.clusters.values()]
+  accuracies = [clusters.train_accuracy for clusters in digits.clusters.values()]
   assert accuracies == sorted(accuracies, reverse=True)
   with pytest.raises(ValueError, match=r"by .*'parts'"):
     digits.predict(test.images[:1], by="parts")
@@ -315,8 +317,10 @@ def test_shipped_configs_have_their_names_anywhere(tmp_path, monkeypatch):
   monkeypatch.chdir(tmp_path)
   assert load_config("configs/fashion_mnist.py").data.name == "fashion_mnist"
   (tmp_path / "configs").mkdir()
-  own = "from configs import digits\n\n\ndef get_config(preset=''):\n  return digits.get_config()\n"
-  (tmp_path / "configs" / "mnist.py").write_text(own)
+  config_file = (
+    "from configs import digits\n\n\ndef get_config(preset=''):\n  return digits.get_config()\n"
+  )
+  (tmp_path / "configs" / "mnist.py").write_text(config_file)
   assert load_config("configs/mnist.py").data.name == "digits"
   with pytest.raises(scae_jax.RunError, match=r"configs/none\.py"):
     load_config("configs/none.py")

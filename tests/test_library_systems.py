@@ -146,8 +146,8 @@ def test_posteriors_are_drawn_and_refined(images):
   outer, inner = encoding.object_poses[rows, winner], offsets[winner, m]
   predicted = outer[..., :2] @ inner
   predicted[..., 2] += outer[..., 2]
-  shown = encoding.part_presence * (owner < 5)
-  parts = encoding.replace(part_poses=predicted, part_presence=shown)
+  owned_presence = encoding.part_presence * (owner < 5)
+  parts = encoding.replace(part_poses=predicted, part_presence=owned_presence)
   np.testing.assert_allclose(model.draw(encoding), model.draw(parts, "parts"), atol=1e-5)
 
   refined = model.encode(images[:2], refine_steps=2)

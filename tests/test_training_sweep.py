@@ -179,7 +179,7 @@ def test_wrong_sweep_files_are_refused(home, text, message):
   assert info.value.exit_code == 2
 
 
-def test_all_mistakes_are_reported_at_once_before_any_run(home):
+def test_all_rows_that_cannot_be_read_are_named_at_once(home):
   text = 'config = "toy.py"\n' + ROW + "seed = 3\n" + ROW.replace("a", "b") + 'config = "c.py"\n'
   with pytest.raises(RunError, match=r"row 0(.|\n)*row 1"):
     rows_of(home, text)
@@ -188,28 +188,40 @@ def test_all_mistakes_are_reported_at_once_before_any_run(home):
     rows_of(home, 'config = "toy.py"\n' + ROW + cosine)
   with pytest.raises(RunError, match=r"nowhere\.toml"):
     read_sweep(home / "nowhere.toml", home)
-  text = 'config = "toy.py"\n' + "".join(
-    f'[[rows]]\nname = "{name}"\noverrides = {{ {override} }}\n'
-    for name, override in {
-      "good": "",
-      "small": "data.canvas = 15",
-      "taken": "train.batch_size = 8",
-      "nowhere": 'train.start_from = "nowhere"',
-    }.items()
-  )
-  rows = rows_of(home, text)
+
+
+ROWS_WITH_MISTAKES = """
+config = "toy.py"
+
+[[rows]]
+name = "good"
+
+[[rows]]
+name = "small"
+overrides = { data.canvas = 15 }
+
+[[rows]]
+name = "taken"
+overrides = { train.batch_size = 8 }
+
+[[rows]]
+name = "nowhere"
+overrides = { train.start_from = "nowhere" }
+"""
+
+
+def test_all_rows_that_cannot_run_are_named_before_any_runs(home):
+  """Row `taken` has the workdir of a run of another config."""
+  rows = rows_of(home, ROWS_WITH_MISTAKES)
   with locked(home / "root" / "taken"):
     write_description(home / "root" / "taken", toy_config(), {})
   with pytest.raises(RunError) as info:
     check_rows(rows, home / "root")
-  message = str(info.value)
-  assert "'good'" not in message
-  for name, words in {
-    "small": "config.data.canvas",
-    "taken": "train.batch_size",
-    "nowhere": "train.start_from",
-  }.items():
-    (line,) = (part for part in message.split("row '") if part.startswith(f"{name}'"))
-    assert words in line
+  _, *of_rows = str(info.value).split("row '")
+  message_by_row = dict(message.split("'", 1) for message in of_rows)
+  assert set(message_by_row) == {"small", "taken", "nowhere"}
+  assert "config.data.canvas" in message_by_row["small"]
+  assert "train.batch_size" in message_by_row["taken"]
+  assert "train.start_from" in message_by_row["nowhere"]
   assert not (home / "root" / "good").exists()
   check_rows(rows[:1], home / "root")

@@ -65,43 +65,59 @@ def test_a_row_is_finished_by_its_report(home):
   assert sweep.finished_report(row, home / "run") == several
 
 
-def test_tables_against_numpy(tmp_path):
-  values = np.array([51.25, 60.5, 72.125])
-  reports = {
-    "three": several_seeds(tmp_path, list(values / 100)),
+CODE_FIGURES = ["LIN-MATCH, code", "LIN-PRED, code", "capsules in use, code"]
+OTHER_FIGURES = ["LIN-MATCH, raw pixels", "LIN-PRED, raw pixels", "probe accuracy", "squared error"]
+LIN_MATCH = np.array([51.25, 60.5, 72.125])  # of the seeds of row "three", in percent
+
+
+@pytest.fixture
+def reports(tmp_path):
+  """Of a row of three seeds, and of a row of one seed, which alone has a squared error."""
+  return {
+    "three": several_seeds(tmp_path, list(LIN_MATCH / 100)),
     "one": report_of(toy_config(), seed=7, lin_match=0.875),
   }
+
+
+def test_csv_table_against_numpy(reports):
   assert reports["three"]["notes"] == ["of all", "of seed 0", "of seed 1", "of seed 2"]
   lines = list(csv.DictReader(io.StringIO(csv_table(reports))))
   assert [(line["row"], line["seed"]) for line in lines] == [
     *(("three", seed) for seed in ("0", "1", "2", "mean", "sd")),
     *(("one", seed) for seed in ("7", "mean", "sd")),
   ]
-  of_code = ["LIN-MATCH, code", "LIN-PRED, code", "capsules in use, code"]
-  others = ["LIN-MATCH, raw pixels", "LIN-PRED, raw pixels", "probe accuracy", "squared error"]
-  assert list(lines[0]) == ["row", "seed", "step", *of_code, *others]
+  assert list(lines[0]) == ["row", "seed", "step", *CODE_FIGURES, *OTHER_FIGURES]
   column = [line["LIN-MATCH, code"] for line in lines]
-  expected = [*values, np.mean(values), np.std(values, ddof=1), 87.5, 87.5]
+  expected = [*LIN_MATCH, np.mean(LIN_MATCH), np.std(LIN_MATCH, ddof=1), 87.5, 87.5]
   np.testing.assert_allclose([float(cell) for cell in column[:7]], expected, rtol=1e-12)
   assert column[7] == ""  # one seed has no deviation
   assert {line["step"] for line in lines} == {"24"}
   assert [line["squared error"] for line in lines] == [*5 * [""], "12.5", "12.5", ""]
 
-  header, _, row_of_three, row_of_one, *rest = markdown_table(reports, ["x", "y"]).splitlines()
-  names = [cell.strip() for cell in header.split("|")[3:-1]]
+
+def test_markdown_table_against_numpy(reports):
+  lines = markdown_table(reports, ["x", "y"]).splitlines()
+  rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in lines[:4]]
+  header, _, three, one_seed = (dict(zip(rows[0], row, strict=True)) for row in rows)
+  names = list(header)[2:]  # after the row and its seeds
   assert names[:2] == ["LIN-MATCH, code", "LIN-PRED, code"]
   assert names[-1] == "squared error"  # which the first row does not have
-  cells = dict(zip(names, (cell.strip() for cell in row_of_three.split("|")[3:-1]), strict=True))
-  mean, deviation = np.mean(values), np.std(values, ddof=1)
-  assert cells.pop("LIN-MATCH, code") == f"{mean:.1f} ({deviation:.1f})"
-  assert cells.pop("squared error") == ""
-  assert cells["LIN-PRED, code"] == "75.0 (0.0)"
-  assert row_of_one.startswith("| one | 1 | 87.5 | 75.0 |")
-  assert sum("360 examples of digits test" in line for line in rest) == 1
-  assert re.search(r"\bx, y\b", rest[-1])  # the rows that are not finished
+  mean, deviation = np.mean(LIN_MATCH), np.std(LIN_MATCH, ddof=1)
+  assert three["LIN-MATCH, code"] == f"{mean:.1f} ({deviation:.1f})"
+  assert three["LIN-PRED, code"] == "75.0 (0.0)"
+  assert three["squared error"] == ""
+  assert rows[3][:4] == ["one", "1", "87.5", "75.0"]
+  assert one_seed["squared error"] == "12.5"
+  # Below the table once what was scored, and at last the rows that are not finished.
+  assert len([line for line in lines if re.search(r"\b360 examples\b", line)]) == 1
+  assert re.search(r"\bx, y\b", lines[-1])
+
+
+def test_markdown_table_has_the_dates_of_its_reports(reports):
+  both = {"2026-11-20", "2026-11-27"}
   for some_reports, dates in (
-    (reports, {"2026-11-20", "2026-11-27"}),
-    (dict(reversed(reports.items())), {"2026-11-20", "2026-11-27"}),
+    (reports, both),
+    (dict(reversed(reports.items())), both),
     ({"one": reports["one"]}, {"2026-11-27"}),
   ):
     assert set(re.findall(r"\d{4}-\d\d-\d\d", markdown_table(some_reports))) == dates
@@ -148,11 +164,11 @@ def trainer(home):
   (home / "trainer.py").write_text(TRAINER)
   command = [sys.executable, "-S", str(home / "trainer.py")]
 
-  def run(plan, mine, rows):
+  def run(plan, task_rows, rows):
     (home / "plan.json").write_text(json.dumps(plan))
     (home / "calls.txt").write_text("")
     lines = []
-    sweep.run_rows(mine, rows, home / "root", command, lines.append)
+    sweep.run_rows(task_rows, rows, home / "root", command, lines.append)
     return lines
 
   return run

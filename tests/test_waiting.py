@@ -39,9 +39,9 @@ def test_on_a_terminal_it_is_a_bar_that_moves_and_goes_away(standard_error):
   with waiting("reading [all] images", 3) as advance:
     advance(2)
     time.sleep(0.3)
-    shown = file.getvalue()
-  assert "reading [all] images" in shown
-  assert "2/3" in shown
+    output = file.getvalue()
+  assert "reading [all] images" in output
+  assert "2/3" in output
   assert file.getvalue().endswith("\x1b[2K")  # the line is erased
 
 
