@@ -8,19 +8,20 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs import capsnet, cnn, fashion_mnist, mnist, probabilistic, svhn
+from configs import capsnet, cnn, fashion_mnist, mnist, probabilistic
 from scae_jax.config import differences, read_settings
 from scae_jax.models.system import ImageSpec, PointSpec
 
 FOLDER = pathlib.Path(__file__).resolve().parent.parent / "configs"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.py") if path.stem != "__init__")
 # Configs whose presets are those of another file.
-PRESETS = {"cifar10": svhn.PRESETS, "fashion_mnist": mnist.PRESETS}
+PRESETS = {"fashion_mnist": mnist.PRESETS}
 CHANNELS = {"svhn_cropped": 3, "cifar10": 3, "smallnorb": 2}
 # Presets that build the same model as another one.
 ALIKE = {
   *(("fashion_mnist", preset) for preset in mnist.PRESETS),
   *(("mnist", preset) for preset in ("quick", "quick_views", "views_40")),
+  *(("svhn", preset) for preset in ("modern", "views", "quick", "quick_views")),
   ("matrix_capsules", "mnist"),
   ("matrix_capsules", "mnist_small"),
   ("probabilistic", "mnist_variational"),
