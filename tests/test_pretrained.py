@@ -144,6 +144,16 @@ def opened_steps(monkeypatch):
   return steps
 
 
+@pytest.fixture
+def half_right(monkeypatch):
+  """Every seed has an accuracy of a half, without a measurement."""
+
+  def accuracies(system, variables, dataset, scored_sets, **sizes):
+    return {"LIN-MATCH, code": {dataset.name: dict.fromkeys(variables, 0.5)}}
+
+  monkeypatch.setattr(curve, "accuracies", accuracies)
+
+
 def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, opened_steps):
   """Stopped at the third of four points; known points are not measured again."""
   measure, measured = curve.accuracies, []
@@ -173,19 +183,22 @@ def test_curve_goes_on_where_it_was_stopped(workdir, tmp_path, monkeypatch, open
   assert [point for point in points if point["step"] != 16] == points_of_two_steps
   assert run_curve(monkeypatch, workdir, tmp_path, "--steps=8,24") == points
   assert opened_steps == [24, 16]
+  assert all(0 <= point["LIN-MATCH, code"] <= 100 for point in points)
 
 
-def test_curve_has_minutes_accuracies_and_a_picture(workdir, tmp_path, monkeypatch):
+@pytest.mark.usefixtures("half_right")
+def test_curve_has_minutes_percents_and_a_picture(workdir, tmp_path, monkeypatch):
   points = run_curve(monkeypatch, workdir, tmp_path)
   minutes = [point["minutes"] for point in points if point["seed"] == 0]
   assert 0 < minutes[0] < minutes[1] < minutes[2]
-  assert all(0 <= point["LIN-MATCH, code"] <= 100 for point in points)
+  assert {point["LIN-MATCH, code"] for point in points} == {50.0}
   assert (tmp_path / "curve-toy.png").stat().st_size > 1000
   record = json.loads((tmp_path / "curve-toy.json").read_text())
   assert record["command"] == f"python -m experiments.curve {workdir} {tmp_path} --max_examples=60"
   curve.draw(tmp_path, "answers", [{"step": 8, "seed": 0, "minutes": None, "accuracy": 50.0}])
 
 
+@pytest.mark.usefixtures("half_right")
 def test_curve_measures_points_of_another_training_anew(workdir, tmp_path, monkeypatch):
   """A training is recognised by its minutes."""
   points = run_curve(monkeypatch, workdir, tmp_path, "--steps=8")
@@ -196,6 +209,7 @@ def test_curve_measures_points_of_another_training_anew(workdir, tmp_path, monke
   assert run_curve(monkeypatch, workdir, tmp_path, "--steps=8") == points
 
 
+@pytest.mark.usefixtures("half_right")
 def test_curve_keeps_points_of_steps_without_minutes(workdir, tmp_path, monkeypatch, opened_steps):
   """Checkpoints between two lines of metrics have none."""
   monkeypatch.setattr(curve, "minutes_by_step", lambda _: {})
