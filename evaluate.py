@@ -14,7 +14,7 @@ its dotted path by `--system` or `--source`: a saved config alone never imports 
 cannot evaluate as asked.
 """
 
-from scae_jax.errors import RunError, exit_with_message, explained, in_flags
+from scae_jax.errors import RunError, as_run_errors, exit_with_message, keys_as_flags
 
 FLAGS = {
   "data.dir": "--data_dir",
@@ -38,7 +38,12 @@ def evaluate(arguments: list[str] | None) -> None:
   from scae_jax.config import plain_parser
   from scae_jax.page.write import look_inside
   from scae_jax.training.hosts import OFF, keep_compiled
-  from scae_jax.training.reporting import check_asked, is_main, load_scored_set, report_run
+  from scae_jax.training.reporting import (
+    check_report_arguments,
+    is_main,
+    load_scored_set,
+    report_run,
+  )
   from scae_jax.training.run import check_step, named_folders, open_run
   from scae_jax.training.workdir import load_settings
 
@@ -56,9 +61,9 @@ def evaluate(arguments: list[str] | None) -> None:
   parser.add_argument("--max_examples", type=int, help="most examples to use; 0 uses all")
   options = parser.parse_args(arguments)
   logging.set_verbosity(logging.WARNING)
-  with explained():
+  with as_run_errors():
     folder, workdir = named_folders(options.workdir, options.pretrained)
-    with in_flags(FLAGS, folder / "config.json"), explained():
+    with keys_as_flags(FLAGS, folder / "config.json"), as_run_errors():
       if options.scored_dir and not options.dataset:
         raise RunError("--scored_dir is the folder of --dataset; give both, or --data_dir.")
       folders = {"data.dir": options.data_dir, "data.affnist_dir": options.affnist_dir}
@@ -68,11 +73,11 @@ def evaluate(arguments: list[str] | None) -> None:
       keep_compiled(OFF if settings.train.compilation_cache == OFF else "")
       check_step(folder, options.step)
       scored_set = options.dataset, options.scored_dir
-      with in_flags(FLAGS_OF_SCORED, folder / "config.json"), explained():
-        check_asked(folder, settings, options.split, options.max_examples, *scored_set)
+      with keys_as_flags(FLAGS_OF_SCORED, folder / "config.json"), as_run_errors():
+        check_report_arguments(folder, settings, options.split, options.max_examples, *scored_set)
       run, scored = open_run(folder, options.step, settings), None
       if options.dataset:
-        with in_flags(FLAGS_OF_SCORED, folder / "config.json"), explained():
+        with keys_as_flags(FLAGS_OF_SCORED, folder / "config.json"), as_run_errors():
           scored = load_scored_set(run, *scored_set)
       choices = {"scored": scored, "split": options.split, "max_examples": options.max_examples}
       # The page first: for others, a folder with a report is complete.

@@ -11,7 +11,7 @@ to `explore-step<number>.html` for an earlier step; for pretrained parameters, t
 Exit code 2: cannot be shown as asked.
 """
 
-from scae_jax.errors import exit_with_message, explained, in_flags
+from scae_jax.errors import as_run_errors, exit_with_message, keys_as_flags
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -43,9 +43,9 @@ def explore(arguments: list[str] | None) -> None:
   parser.add_argument("--output", default="", help="file to write")
   options = parser.parse_args(arguments)
   logging.set_verbosity(logging.WARNING)
-  with explained():
+  with as_run_errors():
     folder, workdir = named_folders(options.workdir, options.pretrained)
-  with in_flags({"data.dir": "--data_dir"}, folder / "config.json"), explained():
+  with keys_as_flags({"data.dir": "--data_dir"}, folder / "config.json"), as_run_errors():
     changes = {"data.dir": options.data_dir} if options.data_dir else {}
     check_system(saved_settings(folder, changes).system)
     settings = load_settings(folder, "", options.source, changes)

@@ -23,14 +23,14 @@ Exit codes: 0 all rows are finished; 1 some failed; 2 the sweep cannot start as 
 import pathlib
 import sys
 
-from scae_jax.errors import exit_with_message, explained
+from scae_jax.errors import as_run_errors, exit_with_message
 
 TRAIN = pathlib.Path(__file__).parent / "train.py"
 
 
 def main(arguments: list[str] | None = None) -> None:
   """Runs the sweep that the command line names."""
-  with exit_with_message(process_ends=arguments is None), explained():
+  with exit_with_message(process_ends=arguments is None), as_run_errors():
     sweep(arguments)
 
 

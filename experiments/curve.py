@@ -18,7 +18,7 @@ import numpy as np
 
 from experiments.findings import command_line, images_of, write_record
 from scae_jax.config import plain_parser
-from scae_jax.errors import RunError, exit_with_message, explained
+from scae_jax.errors import RunError, as_run_errors, exit_with_message
 from scae_jax.evaluation.report_figures import save_figure
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
@@ -135,7 +135,7 @@ def main() -> None:
   parser.add_argument("--max_examples", type=int, default=0, help="of each split; 0 is all")
   parser.add_argument("--steps", default="", help="of checkpoints, with commas; all if not given")
   options = parser.parse_args()
-  with exit_with_message(), explained():
+  with exit_with_message(), as_run_errors():
     keep_compiled("")
     curve(options.workdir, options.folder, options.max_examples, options.steps)
 

@@ -24,7 +24,7 @@ from scae_jax.config import plain_parser
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.feed import spec_of
-from scae_jax.errors import RunError, exit_with_message, explained
+from scae_jax.errors import RunError, as_run_errors, exit_with_message
 from scae_jax.evaluation.clusters import FILE as CLUSTERS_FILE
 from scae_jax.evaluation.clusters import clusters_json
 from scae_jax.evaluation.comparison import figures, scored_name
@@ -130,7 +130,7 @@ def main() -> None:
   parser.add_argument("--seed", type=int, default=None)
   parser.add_argument("--dtype", choices=DTYPES, default="float16")
   options = parser.parse_args()
-  with exit_with_message(), explained():
+  with exit_with_message(), as_run_errors():
     run = open_run(options.workdir, options.step)
     seeds = list(run.variables)
     seed = best_seed(options.workdir, run.step, seeds) if options.seed is None else options.seed

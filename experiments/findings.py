@@ -13,8 +13,8 @@ from matplotlib.figure import Figure
 from scae_jax.config import plain_parser
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.options import DataOptions
-from scae_jax.errors import RunError, exit_with_message, explained
-from scae_jax.evaluation.examples import load_split, what_is_scored
+from scae_jax.errors import RunError, as_run_errors, exit_with_message
+from scae_jax.evaluation.examples import describe_scored, load_split
 from scae_jax.evaluation.provenance import hardware, measured_with, recorded_folder, versions
 from scae_jax.evaluation.report_figures import save_figure
 from scae_jax.files import write_json, write_whole
@@ -84,12 +84,12 @@ def measure_images(
   if max_examples is not None:
     parser.add_argument("--max_examples", type=int, default=max_examples, help="0 is all")
   options = parser.parse_args()
-  with exit_with_message(), explained():
+  with exit_with_message(), as_run_errors():
     run = open_named(options)
     dataset, _, sizes = images_of(run)
     split = options.split or dataset.held_out
     examples = load_split(dataset, split, getattr(options, "max_examples", 0))
-    scored_on = what_is_scored(dataset, split, len(examples["label"]))
+    scored_on = describe_scored(dataset, split, len(examples["label"]))
     images = ImageRun(run, examples, scored_on, sizes)
     for name, variables, head in each_seed(kind, run, options):
       write_findings(options.folder, name, head, measure(images, variables, head))

@@ -35,7 +35,7 @@ from experiments.findings import (
 )
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import EvalDataset
-from scae_jax.errors import RunError, exit_with_message, explained
+from scae_jax.errors import RunError, as_run_errors, exit_with_message
 from scae_jax.evaluation.encode import encode_dataset
 from scae_jax.evaluation.examples import check_transfer, load_split, one_of_each_class
 from scae_jax.evaluation.free_form import STARTS, FreeInference, infer_split, make_inference
@@ -218,7 +218,7 @@ def main() -> None:
   options = parser.parse_args()
   if options.learning_rate is None:
     options.learning_rate = OPTIMIZERS[options.optimizer][2]
-  with exit_with_message(), explained():
+  with exit_with_message(), as_run_errors():
     run = open_named(options)
     dataset, _, _ = images_of(run)
     if run.system.free_form is None:

@@ -14,7 +14,7 @@ import jax
 
 from experiments.findings import Findings, command_line, write_findings
 from scae_jax.config import plain_parser
-from scae_jax.errors import RunError, exit_with_message, explained
+from scae_jax.errors import RunError, as_run_errors, exit_with_message
 from scae_jax.files import given_path
 from scae_jax.training.hosts import keep_compiled
 from scae_jax.training.run import Run, open_run
@@ -79,7 +79,7 @@ def run_command(
   nothing is trained. If some rows fail, the results of the others are written before the error is
   raised.
   """
-  with exit_with_message(), explained():
+  with exit_with_message(), as_run_errors():
     keep_compiled("")
     # As in sweep.py, this process leaves the device to the runs; it scores on the CPU.
     jax.config.update("jax_platforms", "cpu")

@@ -27,7 +27,7 @@ from experiments.findings import command_line, write_record
 from scae_jax.config import plain_parser
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import Dataset
-from scae_jax.errors import RunError, exit_with_message, explained
+from scae_jax.errors import RunError, as_run_errors, exit_with_message
 from scae_jax.evaluation.encode import mean_metrics, measure_dataset
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.math.routing.selection import Capsules
@@ -184,7 +184,7 @@ def main() -> None:
   scored.add_argument("workdirs", type=pathlib.Path, nargs="+", help="of runs on these images")
   scored.add_argument("folder", type=pathlib.Path, help="where to write")
   options = parser.parse_args()
-  with exit_with_message(), explained():
+  with exit_with_message(), as_run_errors():
     if options.what == "draw":
       write_scenes(options.folder, NUM_SCENES)
     for workdir in options.workdirs if options.what == "score" else ():

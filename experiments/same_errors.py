@@ -17,7 +17,7 @@ from matplotlib.figure import Figure
 import scae_jax
 from experiments.findings import command_line, write_record
 from scae_jax.data.sources import load_dataset
-from scae_jax.errors import exit_with_message, explained
+from scae_jax.errors import as_run_errors, exit_with_message
 
 COLUMNS = 22
 
@@ -68,7 +68,7 @@ def main() -> None:
   options = parser.parse_args()
   if len(options.models) < 2:
     parser.error("models: expected two or more.")
-  with exit_with_message(), explained():
+  with exit_with_message(), as_run_errors():
     test = load_dataset(options.data_set, options.data_dir).splits["test"]
     named = np.stack([scae_jax.load(name).predict(test.images) for name in options.models])
     shared = shared_errors(named, test.labels)

@@ -17,7 +17,7 @@ from flax import linen as nn
 
 from experiments.findings import open_named, run_parser
 from scae_jax.data.options import DataOptions
-from scae_jax.errors import RunError, exit_with_message, explained
+from scae_jax.errors import RunError, as_run_errors, exit_with_message
 from scae_jax.evaluation.report_figures import save_figure
 from scae_jax.figures import FIGURES
 from scae_jax.files import given_path
@@ -85,7 +85,7 @@ def main() -> None:
   parser.add_argument("--key", type=int, default=0, help="of the samples' random numbers")
   parser.add_argument("--seed", type=int, help="of a run that has several; if not the first")
   options = parser.parse_args()
-  with exit_with_message(), explained():
+  with exit_with_message(), as_run_errors():
     if options.out.suffix != ".png":
       raise RunError(f"--out must end in .png; it is {options.out}.")
     run = open_named(options)

@@ -21,7 +21,7 @@ from sklearn.preprocessing import StandardScaler
 import scae_jax
 from experiments.findings import command_line, write_record
 from scae_jax.data.sources import load_dataset
-from scae_jax.errors import exit_with_message, explained
+from scae_jax.errors import as_run_errors, exit_with_message
 from scae_jax.models.system import Encoding
 
 
@@ -77,7 +77,7 @@ def main() -> None:
   parser.add_argument("--max_examples", type=int, default=20_000, help="training images to fit to")
   parser.add_argument("--seed", type=int, default=0, help="of the network")
   options = parser.parse_args()
-  with exit_with_message(), explained():
+  with exit_with_message(), as_run_errors():
     model = scae_jax.load(options.model)
     splits = load_dataset(options.data_set, options.data_dir).splits
     train, test = splits["train"], splits["test"]

@@ -10,7 +10,7 @@ import pathlib
 from typing import Any
 
 from scae_jax.config import plain_parser
-from scae_jax.errors import exit_with_message, explained
+from scae_jax.errors import as_run_errors, exit_with_message
 from scae_jax.evaluation.comparison import conditions_of_all, figures, formats, seeds_table
 from scae_jax.evaluation.provenance import recorded_folder
 from scae_jax.files import read_json, write_json, write_whole
@@ -67,7 +67,7 @@ def main() -> None:
   parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("workdirs", type=pathlib.Path, nargs="+", metavar="workdir")
   options = parser.parse_args()
-  with exit_with_message(), explained():
+  with exit_with_message(), as_run_errors():
     runs = [run for workdir in options.workdirs for run in read_run(workdir)]
     text = table_of(runs)
     write_json(options.folder / "runs.json", runs)

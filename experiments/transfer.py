@@ -12,7 +12,7 @@ import pathlib
 from typing import Any
 
 from scae_jax.config import plain_parser
-from scae_jax.errors import RunError, exit_with_message, explained
+from scae_jax.errors import RunError, as_run_errors, exit_with_message
 from scae_jax.evaluation.comparison import markdown_table, scored_name
 from scae_jax.files import read_json, write_json, write_whole
 
@@ -52,7 +52,7 @@ def main() -> None:
   parser.add_argument("workdir", type=pathlib.Path)
   parser.add_argument("folder", type=pathlib.Path)
   options = parser.parse_args()
-  with exit_with_message(), explained():
+  with exit_with_message(), as_run_errors():
     reports, left_out = read_reports(options.workdir)
     name = options.workdir.absolute().name
     write_json(options.folder / f"{name}.json", reports)

@@ -39,7 +39,7 @@ from experiments.export import save_pretrained
 from reliability import runs
 from reliability.damages import damage
 from scae_jax.config import Settings, read_settings
-from scae_jax.errors import RunError, explained
+from scae_jax.errors import RunError, as_run_errors
 from scae_jax.evaluation.history import read_history
 from scae_jax.training import build as build_module
 from scae_jax.training import run as run_module
@@ -178,13 +178,13 @@ def _stacked(params: list[np.ndarray], seeds: int) -> list[np.ndarray]:
 def _read_curves(folder: pathlib.Path) -> str:
   path = folder / "metrics.jsonl"
   if path.is_file():
-    with explained():
+    with as_run_errors():
       read_history(path, 0)
   return ""
 
 
 def _write_tables(original: Original, folder: pathlib.Path) -> str:
-  with explained():
+  with as_run_errors():
     write_tables([Row(folder.name, (), read_settings(original.config))], folder.parent)
   return ""
 

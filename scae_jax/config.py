@@ -28,7 +28,7 @@ from ml_collections.config_flags.config_flags import ConfigFileFlagParser
 from scae_jax import bounds
 from scae_jax.data.constellations import NAME, Scenes
 from scae_jax.data.options import DataOptions
-from scae_jax.errors import RunError, explained
+from scae_jax.errors import RunError, as_run_errors
 from scae_jax.files import given_path
 from scae_jax.sections import EvaluationOptions, OptimizerOptions, Processes, TrainOptions, resolve
 
@@ -192,7 +192,7 @@ def parse_command_line(arguments: Sequence[str], *, default_config: str) -> Comm
   source, folder = values["config"].value or "", values["workdir"].value
   if folder == "":  # of a variable of the shell that is not set
     raise RunError("--workdir is empty; name a folder, or leave it out.")
-  with explained():
+  with as_run_errors():
     workdir = given_path(folder or str(pathlib.Path("runs") / _run_name(source)))
   settings = read_settings(load_config(source, overrides))
   return Command(settings, workdir, _processes(values), source)

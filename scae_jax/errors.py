@@ -67,7 +67,7 @@ class Interrupted(RunError):
 
 
 @contextlib.contextmanager
-def explained() -> Iterator[None]:
+def as_run_errors() -> Iterator[None]:
   """Turns a `ValueError` or `OSError` of the block into a `RunError` with the same message."""
   try:
     yield
@@ -82,7 +82,7 @@ def explained() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def in_flags(flags: Mapping[str, str], config: object) -> Iterator[None]:
+def keys_as_flags(flags: Mapping[str, str], config: object) -> Iterator[None]:
   """Rewrites a `RunError` of the block: config keys become the flags of a command.
 
   `flags` are by key, as `{"data.dir": "--data_dir"}`. Any other `config.<key>` in the message

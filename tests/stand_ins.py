@@ -84,7 +84,7 @@ def refusal(capsys, patch: pytest.MonkeyPatch, command: Any, *arguments: object)
 
 
 def source_of(examples: dict[str, Any]) -> dict[str, Any]:
-  """Data set, split and number of examples, as `what_is_scored` records them."""
+  """Data set, split and number of examples, as `describe_scored` records them."""
   assert len(examples["fingerprint"]) == 16
   return {key: examples[key] for key in ("dataset", "split", "examples")}
 

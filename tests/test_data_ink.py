@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from scae_jax.config import load_config, read_settings
-from scae_jax.data.dataset import Dataset, Split, brought_to
+from scae_jax.data.dataset import Dataset, Split, in_common_form
 from scae_jax.data.image_files import Form
 from scae_jax.data.ink import ink
 from scae_jax.data.sources import load_data
@@ -78,7 +78,7 @@ def test_training_and_own_images_become_ink_once():
   dataset = Dataset("written", ("a", "b"), {"train": split, "test": split})
   options = data_options(resize=16, middle=(12, 10))
   trained, _ = load_data(options, dataset)
-  expected = brought_to(dataset, Form(side=16, channels=1, ink=True)).splits["test"].images
+  expected = in_common_form(dataset, Form(side=16, channels=1, ink=True)).splits["test"].images
   expected = expected[:, 2:14, 3:13]
   np.testing.assert_array_equal(trained.splits["train"].images, expected)
   of_users = ImageInput(options, 1, (12, 10))

@@ -16,9 +16,9 @@ from scae_jax.data.dataset import (
   Dataset,
   EvalDataset,
   Split,
-  brought_to,
   hold_out_validation,
   holdout,
+  in_common_form,
 )
 from scae_jax.data.digits import upsample_twice
 from scae_jax.data.image_files import Form
@@ -285,6 +285,6 @@ def test_images_of_any_set_are_resized_to_a_form():
     np.testing.assert_allclose(inner, means[:, 1:-1, 1:-1], atol=1.1)
     np.testing.assert_array_equal(small.splits[name].labels, split.labels)
   stereo = dataset_of(random_images(3, 4, 5, 2))
-  assert brought_to(stereo, Form(side=8)).image_shape == (8, 8, 2)
+  assert in_common_form(stereo, Form(side=8)).image_shape == (8, 8, 2)
   with pytest.raises(ValueError, match=r"config\.data\.channels"):
-    brought_to(stereo, Form(channels=1))
+    in_common_form(stereo, Form(channels=1))

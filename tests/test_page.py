@@ -119,7 +119,7 @@ def assert_agrees(model: scae_jax.Model, page: dict[str, str], count: int, folde
 
 @pytest.mark.slow
 def test_javascript_computes_what_jax_does(digits, dataset, tmp_path):
-  assert_agrees(digits, write.carried(digits, first_images(dataset, 100)), 100, tmp_path)
+  assert_agrees(digits, write.page_data(digits, first_images(dataset, 100)), 100, tmp_path)
 
 
 TINY = {
@@ -234,7 +234,7 @@ def test_javascript_reads_every_key_of_a_scae_or_refuses_it():
 @pytest.mark.slow
 def test_javascript_knows_every_option(digits, name, changes, tmp_path):
   model, dataset = toy_model(digits, name, **changes)
-  assert_agrees(model, write.carried(model, dataset), 8, tmp_path)
+  assert_agrees(model, write.page_data(model, dataset), 8, tmp_path)
 
 
 @pytest.mark.slow
@@ -326,7 +326,7 @@ def test_a_page_that_is_too_large_has_no_encoder(digits, dataset, tmp_path, monk
     write.write_page(digits, images, tmp_path / "none.html")
   assert not (tmp_path / "none.html").exists()
   monkeypatch.setattr(write, "MAX_BYTES", 3 * 20 * 20 * 7)  # a third is of images
-  facts = json.loads(write.carried(digits, dataset, left_out="no encoder")["facts"])
+  facts = json.loads(write.page_data(digits, dataset, left_out="no encoder")["facts"])
   assert len(facts["labels"]) == 7
 
 

@@ -11,7 +11,7 @@ import pytest
 
 from scae_jax.config import describe, differences, parse_command_line, read_settings
 from scae_jax.data.dataset import Dataset, Split
-from scae_jax.errors import RunError, explained
+from scae_jax.errors import RunError, as_run_errors
 from scae_jax.sections import Processes
 from scae_jax.training import workdir as workdirs
 from scae_jax.training.build import build
@@ -367,7 +367,7 @@ def test_saved_config_imports_no_code(tmp_path, monkeypatch):
 
 
 def test_user_errors_are_explained_and_defects_keep_their_traceback():
-  with pytest.raises(RunError, match=r"nowhere\.txt"), explained():
+  with pytest.raises(RunError, match=r"nowhere\.txt"), as_run_errors():
     raise FileNotFoundError("nowhere.txt")
-  with pytest.raises(TypeError), explained():
+  with pytest.raises(TypeError), as_run_errors():
     raise TypeError

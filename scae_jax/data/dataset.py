@@ -192,7 +192,7 @@ def hold_out_validation(dataset: Dataset, num_validation: int, seed: int = 0) ->
 AnySet = TypeVar("AnySet", bound=EvalDataset)
 
 
-def brought_to(dataset: AnySet, form: Form) -> AnySet:
+def in_common_form(dataset: AnySet, form: Form) -> AnySet:
   """Brings all images to a form; ValueError if a stereo pair is to become grey or RGB."""
   if form == AS_IT_IS:
     return dataset

@@ -13,7 +13,7 @@ import pathlib
 
 import numpy as np
 
-from scae_jax.data.dataset import Dataset, Split, brought_to
+from scae_jax.data.dataset import Dataset, Split, in_common_form
 from scae_jax.data.image_files import AS_IT_IS, Form
 from scae_jax.data.tfds_source import TfdsSet, read_records
 
@@ -59,7 +59,7 @@ def decode_smallnorb(
       splits["train"] = split.take(is_familiar)
     else:
       splits |= {"test": split.take(~is_familiar), "familiar": split.take(is_familiar)}
-  return brought_to(Dataset(full_name, class_names, splits), form)
+  return in_common_form(Dataset(full_name, class_names, splits), form)
 
 
 def halve(images: np.ndarray) -> np.ndarray:

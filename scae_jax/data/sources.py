@@ -15,7 +15,7 @@ from absl import logging
 
 from scae_jax.data.cache import cache_folder, load_or_build, newest_cached
 from scae_jax.data.constellations import NAME, Scenes
-from scae_jax.data.dataset import Dataset, Preview, brought_to, hold_out_validation, normalized
+from scae_jax.data.dataset import Dataset, Preview, hold_out_validation, in_common_form, normalized
 from scae_jax.data.digits import load_digits
 from scae_jax.data.feed import Feed, image_feed
 from scae_jax.data.folder import list_folder, load_listing
@@ -71,7 +71,7 @@ def load_data(
       " expected the same name. Set the key to it."
     )
   else:
-    dataset = brought_to(dataset, options.form)
+    dataset = in_common_form(dataset, options.form)
   dataset = hold_out_validation(dataset, options.num_validation)
   if dataset.num_classes < 2:
     raise ValueError(
@@ -106,7 +106,7 @@ def load_dataset(
   """
   data_dir = os.path.expanduser(data_dir)
   if name == "digits":
-    return brought_to(load_digits(), form)
+    return in_common_form(load_digits(), form)
   with waiting(f"loading {name}"):
     if name == "folder":
       cache = cache_folder(cache_dir)
@@ -117,7 +117,7 @@ def load_dataset(
       return dataclasses.replace(dataset, path=str(listing.root))
     if is_dotted(name):
       path = f"{name}({data_dir!r})" if data_dir else name
-      dataset = brought_to(_call_source(name, data_dir), form)
+      dataset = in_common_form(_call_source(name, data_dir), form)
       return dataclasses.replace(dataset, path=path, has_known_name=False)
     path = os.path.abspath(data_dir) if data_dir else ""
     dataset = _load_tfds(name, data_dir, cache_folder(cache_dir), form)
@@ -224,7 +224,7 @@ def _load_tfds(name: str, data_dir: str, cache: pathlib.Path, form: Form) -> Dat
     dataset = newest_cached(cache, stem, source.version, full_name)
     if dataset is None:
       raise ValueError(_not_prepared(source, cache))
-    dataset = brought_to(dataset, form)
+    dataset = in_common_form(dataset, form)
   logging.info("%s is not prepared in %s: read from %s.", full_name, source.root, cache)
   return dataset
 

@@ -21,8 +21,8 @@ from scae_jax.data.dataset import (
   EvalDataset,
   Preview,
   Split,
-  brought_to,
   crop_middle,
+  in_common_form,
   normalized,
 )
 from scae_jax.data.options import DataOptions
@@ -74,7 +74,7 @@ def load_scored(name: str, options: DataOptions, data_dir: str = "") -> EvalData
     _check_canvas_of_affnist(canvas)
     with waiting("reading affNIST's files"):
       official = affnist.load_affnist(options.affnist_dir)
-    official = brought_to(official, dataclasses.replace(options.form, side=0, middle=()))
+    official = in_common_form(official, dataclasses.replace(options.form, side=0, middle=()))
     return normalized(official) if normalize else official
   request = _parse("affine_mnist" if name == "affnist" else name)
   source = name if request is None else request.source

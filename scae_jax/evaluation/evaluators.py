@@ -30,9 +30,9 @@ from scae_jax.evaluation.equivariance import (
 from scae_jax.evaluation.examples import (
   NUM_PICTURED,
   choose,
+  describe_scored,
   load_split,
   one_of_each_class,
-  what_is_scored,
 )
 from scae_jax.evaluation.items import Entry, File, Item, Pictured
 from scae_jax.evaluation.probes import fit_clusters, fit_probe
@@ -117,8 +117,8 @@ def evaluate_features(
       yield Entry(seed, "moved_parts", keeps)
     if len(train_pixels[1]) < len(train_labels):
       notes.append(f"{PIXELS}: fitted on {len(train_pixels[1]):,} of the training images.")
-    yield Entry(seed, "fitted_on", what_is_scored(dataset, "train", len(train_labels)))
-    yield Entry(seed, "scored_on", what_is_scored(scored, split, len(test_labels)))
+    yield Entry(seed, "fitted_on", describe_scored(dataset, "train", len(train_labels)))
+    yield Entry(seed, "scored_on", describe_scored(scored, split, len(test_labels)))
     yield Entry(seed, "features", features)
     if probe_features:
       yield Entry(seed, "readings", probe_features)
@@ -192,7 +192,7 @@ def evaluate_answers(
     )
     labels = np.asarray(labels)
     answers = classify(np.asarray(encoding.scores), labels)
-    yield Entry(seed, "scored_on", what_is_scored(scored, split, len(rows)))
+    yield Entry(seed, "scored_on", describe_scored(scored, split, len(rows)))
     yield Entry(seed, "classification", answers.entries())
     yield Entry(seed, "metrics", mean_metrics(metrics))
     if moves_ink(scored.name):

@@ -44,7 +44,7 @@ def load_split(dataset: EvalDataset, split: str, max_examples: int) -> dict[str,
   return examples.take(choose(len(examples.labels), max_examples)).arrays
 
 
-def what_is_scored(dataset: EvalDataset, split: str, count: int) -> dict[str, Any]:
+def describe_scored(dataset: EvalDataset, split: str, count: int) -> dict[str, Any]:
   """Describes the `count` scored examples of a split, as an entry of a record.
 
   Keys are `dataset`, `split`, `examples`, `fingerprint`, of the whole split, and `path`, if the

@@ -8,7 +8,7 @@ import numpy as np
 
 from scae_jax.config import Settings
 from scae_jax.data.options import DataOptions
-from scae_jax.errors import RunError, explained
+from scae_jax.errors import RunError, as_run_errors
 from scae_jax.evaluation.clusters import FILE, Clusters, read_clusters
 from scae_jax.files import given_path
 from scae_jax.library.inputs import ImageInput, PointInput
@@ -44,7 +44,7 @@ def load(
   if not isinstance(batch_size, int | np.integer) or batch_size < 1:
     raise RunError(f"batch_size must be a whole number, 1 or more; it is {batch_size}.")
   find_devices()
-  with explained():
+  with as_run_errors():
     folder = _folder(source)
     settings = load_settings(folder, is_given=True)
     spec = _facts(folder, settings)[0]

@@ -46,11 +46,11 @@ def write_page(model: Model, dataset: EvalDataset, path: pathlib.Path) -> None:
   the model, or the page would still be too large.
   """
   left_out = no_encoder(model)
-  content = page_of(model, carried(model, dataset, left_out=left_out))
+  content = page_of(model, page_data(model, dataset, left_out=left_out))
   if not left_out and len(content) > MAX_BYTES:
     size = f"{len(content) / 1e6:.1f} MB"
     left_out = f"the encoder, with which this page would have {size}, is left out"
-    content = page_of(model, carried(model, dataset, left_out=left_out))
+    content = page_of(model, page_data(model, dataset, left_out=left_out))
   if len(content) > MAX_BYTES:
     raise ValueError(
       f"the page would have {len(content) / 1e6:.1f} MB, most of it parameters; it may have"
@@ -92,7 +92,7 @@ def look_inside(run: Run, folder: pathlib.Path, workdir: pathlib.Path) -> None:
 
 
 def page_of(model: Model, texts: dict[str, str]) -> bytes:
-  """The content of the HTML file; `texts` are those of `carried`."""
+  """The content of the HTML file; `texts` are those of `page_data`."""
   page = page_of_system(model)
   files = {"style": "style.css", "body": page.body, "page": "page.html"}
   parts = {name: (FOLDER / file).read_text(encoding="utf-8") for name, file in files.items()}
@@ -100,7 +100,7 @@ def page_of(model: Model, texts: dict[str, str]) -> bytes:
   return fill(template, **parts, script=script(page.mathematics + page.view), **texts).encode()
 
 
-def carried(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict[str, str]:
+def page_data(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict[str, str]:
   """The texts that the page contains, by the name of their place in page.html.
 
   `left_out` says why the encoder is left out; the page then has only the parameters that drawing

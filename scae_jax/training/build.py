@@ -16,7 +16,7 @@ from scae_jax.data.constellations import Scenes
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.feed import Feed
 from scae_jax.data.sources import load_data
-from scae_jax.errors import RunError, explained
+from scae_jax.errors import RunError, as_run_errors
 from scae_jax.evaluation.checks import check_enough_to_fit
 from scae_jax.evaluation.examples import choose
 from scae_jax.models.system import Encoding, ImageSpec, LossOptions, Spec, System
@@ -39,7 +39,7 @@ def build(
   find_devices()
   if jax.config.values["jax_disable_jit"]:
     raise RunError("runs are trained and scored by compiled programs: leave JAX_DISABLE_JIT unset.")
-  with explained():
+  with as_run_errors():
     data, feed = load_data(settings.data, dataset)
     system = make_system(settings, feed.spec)
     with waiting("tracing the model"):

@@ -156,7 +156,7 @@ def _parse(text: bytes) -> dict[str, Any]:
   return line
 
 
-def of_seeds(numbers: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
+def mean_over_seeds(numbers: Mapping[str, Any], seeds: Sequence[int]) -> dict[str, Any]:
   """Nested metrics as entries of a line.
 
   With several seeds, metrics are [seeds]: the entries are their means, and `seeds` has the values

@@ -15,7 +15,7 @@ from flax.traverse_util import flatten_dict
 
 from scae_jax.config import ConfigSource, read_settings
 from scae_jax.data.dataset import Dataset
-from scae_jax.errors import Interrupted, explained
+from scae_jax.errors import Interrupted, as_run_errors
 from scae_jax.files import given_path
 from scae_jax.interrupt import StopRequest, stop_request
 from scae_jax.precision import single_precision
@@ -23,7 +23,7 @@ from scae_jax.sections import TrainOptions
 from scae_jax.training import hosts
 from scae_jax.training.checkpoint import Checkpoints, Progress
 from scae_jax.training.hosts import check_batch_size, make_mesh
-from scae_jax.training.log import Display, MetricsWriter, Window, of_seeds
+from scae_jax.training.log import Display, MetricsWriter, Window, mean_over_seeds
 from scae_jax.training.run import Run
 from scae_jax.training.start import first_state, plan_run
 from scae_jax.training.state import TrainState, variables_by_seed
@@ -49,7 +49,7 @@ def train(
     NonFiniteError: a loss term or gradient is not finite; earlier checkpoints stay.
     Interrupted: by Ctrl-C, SIGTERM or SIGHUP; the state is saved.
   """
-  with explained():
+  with as_run_errors():
     workdir = given_path(workdir)
   settings = read_settings(config)
   options, mesh = settings.train, make_mesh()
@@ -129,7 +129,7 @@ def _train_steps(
     if last or _due(step, options.log_every):
       timing = {"steps_per_second": num_steps / seconds, "seconds": seconds}
       timing["wall_seconds"] = time.perf_counter() - began
-      means = of_seeds(window.means(), seeds)
+      means = mean_over_seeds(window.means(), seeds)
       writer.write({"split": "train", "step": step, **means, "timing": timing})
       window, num_steps, seconds = Window(), 0, 0.0
     selection_loss = None  # the held-out loss that ranks the checkpoint
@@ -139,7 +139,7 @@ def _train_steps(
       results = program.evaluate(state.params)
       check_finite(_heldout_rows(results), step - 1, seeds, saved=saved)
       timing = {"seconds": time.perf_counter() - started}
-      means = of_seeds(results, seeds)
+      means = mean_over_seeds(results, seeds)
       writer.write({"split": program.held_out, "step": step, **means, "timing": timing})
       selection_loss = means["selection_loss"]
     progress = Progress(step, window.to_json(), selection_loss, writer.checksum)

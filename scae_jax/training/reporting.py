@@ -120,7 +120,7 @@ def _report_name(trained: Dataset, scored: EvalDataset, split: str) -> str:
   return name if is_own and scored.has_known_name else f"{name}-{fingerprint[:8]}"
 
 
-def check_asked(
+def check_report_arguments(
   folder: pathlib.Path,
   settings: Settings,
   split: str | None,

@@ -29,7 +29,7 @@ from scae_jax.data.cache import read_arrays
 from scae_jax.data.constellations import Scenes
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.sources import is_dotted
-from scae_jax.errors import ReportError, RunError, explained
+from scae_jax.errors import ReportError, RunError, as_run_errors
 from scae_jax.files import given_path, read_json
 from scae_jax.interrupt import end, on_signal
 from scae_jax.models.system import Spec, System
@@ -185,7 +185,7 @@ def open_run(
   for example to read the data elsewhere. A run on data in memory needs its `dataset`. Raises
   `RunError` if the run, the checkpoint or the data set is missing, or they do not fit each other.
   """
-  with explained():
+  with as_run_errors():
     workdir = given_path(workdir)
   if config is None:
     config = load_settings(workdir, is_given=dataset is not None)
@@ -211,7 +211,10 @@ def training_saved(run: Run, workdir: pathlib.Path) -> Iterator[None]:
     command += f" --source={run.config.data.name}"
   status = f"the training is finished and saved at step {run.step}"
   try:
-    with on_signal(lambda number: end(number, f"{status}; `{command}` reports on it")), explained():
+    with (
+      on_signal(lambda number: end(number, f"{status}; `{command}` reports on it")),
+      as_run_errors(),
+    ):
       yield
   except (RunError, TypeCheckError) as error:  # the latter for arrays of a user's own system
     raise ReportError(

@@ -21,7 +21,7 @@ from scae_jax.config import Settings
 from scae_jax.data.constellations import Scenes
 from scae_jax.data.dataset import Dataset
 from scae_jax.data.feed import Feed
-from scae_jax.errors import RunError, explained
+from scae_jax.errors import RunError, as_run_errors
 from scae_jax.files import given_path
 from scae_jax.models.system import System
 from scae_jax.training.build import build
@@ -135,7 +135,7 @@ def find_start(
   if not options.start_from or _has_checkpoint(workdir):
     return None
   try:
-    with explained():
+    with as_run_errors():
       source = given_path(options.start_from)
     step, source_seeds, stored, unfinished = _read_params(source, mesh)
     if source_seeds not in (1, options.seeds):

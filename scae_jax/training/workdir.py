@@ -27,7 +27,7 @@ from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.feed import spec_of
 from scae_jax.data.options import DataOptions
 from scae_jax.data.sources import is_dotted
-from scae_jax.errors import RunError, explained
+from scae_jax.errors import RunError, as_run_errors
 from scae_jax.evaluation.provenance import jax_settings
 from scae_jax.files import given_path, read_json, sealed_json, write_json, write_whole
 from scae_jax.models.system import ImageSpec
@@ -138,7 +138,7 @@ def load_settings(
     RunError: the config cannot be read, lacks a key of `changes`, names another system or data set
       than the caller, or names code that the caller has not named.
   """
-  with explained():
+  with as_run_errors():
     workdir = given_path(workdir)
   settings = saved_settings(workdir, changes)
   path, name = pathlib.Path(workdir) / "config.json", settings.system
