@@ -40,7 +40,9 @@ train: .venv/requirements
 
 # Runs that hold training images out are scored on the test images afterwards.
 SCORED := $(foreach set,mnist/evaluation/mnist mnist-quick-views/evaluation/mnist \
-  fashion-mnist/evaluation/fashion_mnist cifar10/evaluation/cifar10 mnist-40/evaluation/affine_mnist, \
+  fashion-mnist/evaluation/fashion_mnist cifar10/evaluation/cifar10 \
+  svhn-quick/evaluation/svhn_cropped svhn/evaluation/svhn_cropped \
+  mnist-40/evaluation/affine_mnist, \
   runs/table/$(set)-test/metrics.json)
 
 table: .venv/requirements
@@ -50,7 +52,7 @@ table: .venv/requirements
 $(SCORED):
 	$(BIN)/python evaluate.py --workdir=$(word 1,$(subst /evaluation/, ,$@)) --split=test \
 	  $(if $(findstring affine,$@),--dataset=affine_mnist) \
-	  --max_examples=$(if $(findstring affine,$@)$(findstring cifar10,$@),10000,0)
+	  --max_examples=$(if $(findstring affine,$@)$(findstring cifar10,$@)$(findstring svhn,$@),10000,0)
 
 # The mathematics and a training step come first, as a processor without AVX computes them: tests that
 # pass by the rounding of one processor fail here. tests/conftest.py says what else can be asked for.

@@ -60,10 +60,13 @@ def main() -> None:
   """Fits, writes and prints."""
   parser = plain_parser(__doc__)
   parser.add_argument("folder", type=pathlib.Path)
+  parser.add_argument(
+    "--config", default="configs/digits.py", help="FILE[:PRESET]; flags for its keys as in train.py"
+  )
   parser.add_argument("--split", default="", help="of the images, if not the held-out one")
   options, flags = parser.parse_known_args()
   with exit_with_message(), as_run_errors():
-    command = parse_command_line(flags, default_config="configs/digits.py")
+    command = parse_command_line([f"--config={options.config}", *flags], default_config="")
     data = command.settings.data
     if not isinstance(data, DataOptions):
       raise RunError("generated scenes have no images; give a --config of images.")
@@ -71,9 +74,11 @@ def main() -> None:
     assert isinstance(dataset, Dataset)
     split = options.split or dataset.held_out
     entries = baselines(dataset, split)
+    scored_on = describe_scored(dataset, split, len(dataset.splits[split].labels))
+    scored_on.pop("path", None)  # records have no path of a machine; the command has it
     record = {
       "command": command_line("pixel_baselines"),
-      "scored_on": describe_scored(dataset, split, len(dataset.splits[split].labels)),
+      "scored_on": scored_on,
       "features": entries,
     }
     write_record(options.folder / f"baselines-{dataset.name}{'-ink' * data.ink}.json", record)
