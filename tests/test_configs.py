@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from configs import capsnet, cnn, fashion_mnist, mnist, probabilistic
+from configs import capsnet, cnn, fashion_mnist, mnist, probabilistic, svhn
 from scae_jax.config import differences, read_settings
 from scae_jax.models.system import ImageSpec, PointSpec
 
@@ -153,6 +153,16 @@ def test_fashion_mnist_differs_from_mnist_in_the_data_alone():
     expected = {"data.name": ("mnist", "fashion_mnist")}
     if start := before.train.start_from:
       expected["train.start_from"] = (start, f"runs/fashion_{start.removeprefix('runs/')}")
+    assert differences(before, after) == expected
+
+
+def test_svhn_for_a_cpu_is_mnist_on_ink():
+  for preset in svhn.ON_INK:
+    before, after = mnist.get_config(preset), svhn.get_config(preset)
+    expected = {"data.name": ("mnist", "svhn_cropped"), "data.ink": (False, True)}
+    expected["data.middle"] = ((), (28, 20))
+    if start := before.train.start_from:
+      expected["train.start_from"] = (start, start.replace("mnist", "svhn"))
     assert differences(before, after) == expected
 
 

@@ -40,6 +40,22 @@ def test_ink_is_bright_whatever_its_colour(ground, colour):
   assert noisy[STROKE == 1].mean() > 0.7 > 0.4 > noisy[STROKE == 0].mean()
 
 
+def test_where_the_middle_says_nothing_the_brighter_is_the_ink():
+  changes = np.random.RandomState(0).uniform(-0.4, 0.4, (50, 1, 1, 3))
+  changes *= np.sign(changes.sum(axis=3, keepdims=True))  # some channels darker, the sum brighter
+  images = np.full((50, SIDE, SIDE, 3), 0.5)
+  images[:, 10:16, 2:8] += changes
+  places = ink(images)[..., 0]
+  assert (places[:, 12, 4] == 1).all()
+  assert (places[:, 12, 16] == 0).all()
+
+
+def test_single_pixels_do_not_set_the_contrast():
+  image = written((0.4, 0.4, 0.4), (0.6, 0.6, 0.6))
+  image[0, 0, 0], image[0, 31, 31] = 1, 0
+  np.testing.assert_allclose(ink(image)[0, 1:31], STROKE[0, 1:31], atol=1e-9)
+
+
 def test_changes_of_contrast_and_polarity_change_nothing():
   rng = np.random.RandomState(1)
   images = rng.rand(4, SIDE, SIDE, 3)

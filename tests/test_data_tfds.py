@@ -9,7 +9,7 @@ import pytest
 from packaging.requirements import Requirement
 
 from scae_jax.data.image_files import Form, in_form
-from scae_jax.data.sources import load_dataset
+from scae_jax.data.sources import load_dataset, preview
 from tests.runs import ROOT
 from tests.toy_data import dataset_of, random_images
 from tests.toy_tfds import (
@@ -57,6 +57,17 @@ def test_a_prepared_set_is_read_and_cached(tmp_path, root, load, monkeypatch):
     assert sorted(loaded.splits) == ["test", "train"]
     assert_holds(loaded.splits["train"], TRAIN)
     assert_holds(loaded.splits["test"], TEST)
+
+
+def test_facts_known_before_decoding_are_those_of_the_images(tmp_path, root, load):
+  write_tfds(root)
+  height, width, _ = load().image_shape
+  cache = str(tmp_path / "cache")
+  for form in (Form(), Form(side=16), Form(channels=1, ink=True, middle=(height - 2, width - 3))):
+    facts = preview("svhn_cropped", str(root), str(tmp_path / "none"), form)
+    assert facts is not None
+    loaded = load_dataset("svhn_cropped", str(root), cache, form)
+    assert (*facts.image_shape, facts.channels) == loaded.image_shape
 
 
 def test_versions_prepared_and_cached(tmp_path, root, load, monkeypatch):

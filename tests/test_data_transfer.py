@@ -9,7 +9,7 @@ from scae_jax.data import transfer
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.image_files import AS_IT_IS, Form
 from scae_jax.data.transfer import load_scored, rotated
-from tests.toy_data import dataset_of
+from tests.toy_data import dataset_of, write_affnist
 from tests.toy_system import data_options
 
 # The middle 2x2 of 4x4 is ink, on black.
@@ -169,6 +169,16 @@ def test_official_files_need_a_canvas_that_holds_them(tmp_path):
     scored("affnist", 32, affnist_dir=str(tmp_path))
   with pytest.raises(ValueError, match=re.escape(str(tmp_path))):
     scored("affnist", 40, affnist_dir=str(tmp_path))
+
+
+def test_official_files_become_ink_and_keep_their_size(tmp_path):
+  images = np.full((1, 40, 40, 1), 200, np.uint8)
+  images[:, 10:30, 14:26] = 20  # dark on bright
+  write_affnist(tmp_path / "1.mat", images, np.zeros(1, np.int64))
+  form = {"resize": 20, "middle": (16, 12), "ink": True}
+  loaded = scored("affnist", 40, affnist_dir=str(tmp_path), **form).splits["test"].images
+  assert loaded.shape == (1, 40, 40, 1)
+  assert (loaded[0, 0, 0], loaded[0, 20, 20]) == (0, 255)
 
 
 def test_plain_names_are_unchanged_data_sets(four):

@@ -335,15 +335,13 @@ def test_dead_and_single_features_are_embedded_without_warning(features):
 @pytest.mark.usefixtures("not_drawn")
 def test_accuracies_on_moved_images_are_told_by_displacement(tmp_path, capsys):
   toy = make_dataset(num_wrong=3)
-  canvas = np.zeros((10, 6, 6, 1), np.uint8)
-  canvas[:, 1:5, 1:5] = 1
-  canvas[7:] = 0
-  canvas[7:, 5, 5] = 255  # a bright corner, and the displacement of one
-  test = Split(canvas, toy.splits["test"].labels)
+  test = toy.splits["test"]
+  test = Split(np.pad(test.images, ((0, 0), (2, 0), (0, 2), (0, 0))), test.labels)  # moved by one
   moved = EvalDataset("translated_toy:0..4", toy.class_names, {"test": test})
   report = run(tmp_path, toy, scored_dataset=moved)
   (entry,) = report["by_displacement"]  # below 4 pixels
   assert (entry["from"], entry["to"], entry["examples"]) == (0, 4, 10)
+  assert report["features"]["alive"]["lin_match"] != 0.5
   for way, key in (("LIN-MATCH", "lin_match"), ("LIN-PRED", "lin_pred")):
     expected = pytest.approx(report["features"]["alive"][key])
     assert entry["accuracy"][f"{way}, alive"] == expected

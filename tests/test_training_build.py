@@ -14,7 +14,7 @@ from scae_jax.models.system import Encoding
 from scae_jax.training import hosts, step
 from scae_jax.training.build import build, check_system, systems
 from scae_jax.training.loop import train
-from scae_jax.training.workdir import check_same_data, describe_data, read_image_facts
+from scae_jax.training.workdir import check_same_data, describe_data, read_image_facts, read_splits
 from tests.toy_classifier import classifier_config
 from tests.toy_data import dataset_of, random_images
 from tests.toy_system import make_system, toy_config, toy_data
@@ -73,6 +73,7 @@ def test_saved_image_facts_are_those_of_training(tmp_path):
   write_json(tmp_path / "data.json", described)
   assert read_image_facts(tmp_path, settings.data)[2] == (16, 16)  # before it is cropped
   check_same_data(tmp_path, described)
+  assert read_splits(tmp_path) == ("train", "test")
   write_json(tmp_path / "data.json", {**described, "cropped_from": "large"})
   with pytest.raises(RunError, match=r"data\.json"):
     read_image_facts(tmp_path, settings.data)
