@@ -28,7 +28,7 @@ class ImageRun(NamedTuple):
 
   run: Run
   examples: dict[str, np.ndarray]  # as `load_split` returns them
-  scored_on: dict[str, Any]  # see `what_is_scored`
+  scored_on: dict[str, Any]  # see `describe_scored`
   sizes: dict[str, int]  # `canvas`, pixels a side, and `batch_size` of the run's evaluation
 
 

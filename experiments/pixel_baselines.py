@@ -3,8 +3,8 @@
     python -m experiments.pixel_baselines results/digits --config=configs/digits.py
 
 Images are those that the config trains on, before any augmentation. Edges are those that the parts
-of configs/svhn.py:paper draw (`normalized_sobel`). Everything is fitted to the training split and
-scored on the split that is held out; k-means takes the best of 10 starts. Writes
+of configs/svhn.py:paper draw (`normalized_sobel`). Everything is fitted to at most 10,000 training
+images and scored on the split that is held out; k-means takes the best of 10 starts. Writes
 `baselines-<data set>.json` into the folder, with `-ink` for `data.ink`.
 """
 
@@ -23,14 +23,15 @@ from scae_jax.data.sources import load_data
 from scae_jax.errors import RunError, as_run_errors, exit_with_message
 from scae_jax.evaluation.examples import describe_scored, load_split
 from scae_jax.evaluation.probes import fit_clusters, fit_probe
-from scae_jax.evaluation.scores import PIXEL_STARTS, cluster_entries, probe_entries
+from scae_jax.evaluation.scores import (
+  MAX_PIXEL_EXAMPLES,
+  PIXEL_STARTS,
+  cluster_entries,
+  pixel_features,
+  probe_entries,
+)
 from scae_jax.evaluation.tables import table
 from scae_jax.math.filters import normalized_sobel
-
-
-def pixels(images: np.ndarray) -> np.ndarray:
-  """Images uint8 [n, h, w, c] as features in [0, 1], float32 [n, h w c]."""
-  return images.reshape(len(images), -1).astype(np.float32) / 255
 
 
 def edges(images: np.ndarray) -> np.ndarray:
@@ -39,20 +40,19 @@ def edges(images: np.ndarray) -> np.ndarray:
   return np.asarray(filtered).reshape(len(images), -1)
 
 
-FEATURES = {"pixels": pixels, "Sobel edges": edges}
-
-
 def baselines(dataset: Dataset, split: str) -> dict[str, Any]:
   """LIN-MATCH and LIN-PRED of each kind of features, fitted to `train` and scored on a split."""
-  train, scored = load_split(dataset, "train", 0), load_split(dataset, split, 0)
+  train, test = load_split(dataset, "train", MAX_PIXEL_EXAMPLES), load_split(dataset, split, 0)
+  kinds = {
+    "pixels": pixel_features(train, test),
+    "Sobel edges": [(edges(examples["image"]), examples["label"]) for examples in (train, test)],
+  }
   entries = {}
-  for name, function in FEATURES.items():
-    fitted = function(train["image"]), train["label"]
-    features = function(scored["image"]), scored["label"]
+  for name, (fitted, scored) in kinds.items():
     options = {"num_classes": dataset.num_classes, "name": name}
     clusters = fit_clusters(*fitted, seed=0, num_starts=PIXEL_STARTS, **options)
     probe = fit_probe(*fitted, **options)
-    entries[name] = cluster_entries(clusters, features) | probe_entries(probe, features)
+    entries[name] = cluster_entries(clusters, scored) | probe_entries(probe, scored)
   return entries
 
 
