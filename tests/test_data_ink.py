@@ -35,25 +35,33 @@ STROKE = written(0, 1)[..., :1]
   ],
 )
 def test_ink_is_bright_whatever_its_colour(ground, colour):
-  np.testing.assert_allclose(ink(written(ground, colour)), STROKE, atol=1e-9)
-  noisy = ink(written(ground, colour, noise=0.1 * np.abs(np.subtract(ground, colour)).max()))
-  assert noisy[STROKE == 1].mean() > 0.7 > 0.4 > noisy[STROKE == 0].mean()
+  for noise in (0.0, 0.1 * np.abs(np.subtract(ground, colour)).max()):
+    places = ink(written(ground, colour, noise))
+    assert places[STROKE == 1].mean() > 0.85
+    assert places[STROKE == 0].mean() < 0.15
 
 
-def test_where_the_middle_says_nothing_the_brighter_is_the_ink():
-  changes = np.random.RandomState(0).uniform(-0.4, 0.4, (50, 1, 1, 3))
-  changes *= np.sign(changes.sum(axis=3, keepdims=True))  # some channels darker, the sum brighter
-  images = np.full((50, SIDE, SIDE, 3), 0.5)
-  images[:, 10:16, 2:8] += changes
-  places = ink(images)[..., 0]
-  assert (places[:, 12, 4] == 1).all()
-  assert (places[:, 12, 16] == 0).all()
+@pytest.mark.parametrize("colour", [0.2, 0.8])
+def test_a_thin_stroke_is_ink_wherever_it_is(colour):
+  images = np.full((SIDE - 2, SIDE, SIDE, 3), 0.5)
+  for column, image in enumerate(images):
+    image[4:28, column : column + 2] = colour
+  for column, places in enumerate(ink(images)[..., 0]):
+    assert places[6:26, column : column + 2].min() > 0.8
+    assert np.delete(places, np.s_[column : column + 2], axis=1).max() < 0.2
+
+
+def test_uneven_light_is_taken_away():
+  light = np.linspace(0, 1, SIDE)[:, None, None]
+  shaded, even = ink(0.5 * written(0, 1) + light * 0.5), ink(written(0, 1))
+  assert np.corrcoef(shaded.ravel(), STROKE.ravel())[0, 1] > 0.9
+  assert np.abs(shaded - even).mean() < 0.1
 
 
 def test_single_pixels_do_not_set_the_contrast():
   image = written((0.4, 0.4, 0.4), (0.6, 0.6, 0.6))
   image[0, 0, 0], image[0, 31, 31] = 1, 0
-  np.testing.assert_allclose(ink(image)[0, 1:31], STROKE[0, 1:31], atol=1e-9)
+  assert ink(image)[STROKE == 1].mean() > 0.85
 
 
 def test_changes_of_contrast_and_polarity_change_nothing():
@@ -67,7 +75,6 @@ def test_changes_of_contrast_and_polarity_change_nothing():
   mixing = np.linalg.qr(rng.randn(3, 3))[0]  # turns hues
   for changed in (0.2 + 0.5 * images, 1 - images, 0.5 + 0.3 * images @ mixing):
     np.testing.assert_allclose(ink(changed), expected, atol=1e-9)
-  np.testing.assert_allclose(ink(expected), expected, atol=0.01)  # ink stays what it is
 
 
 def test_ink_keeps_the_type_and_takes_grey_images():
@@ -94,13 +101,15 @@ def test_training_and_own_images_become_ink_once():
   dataset = Dataset("written", ("a", "b"), {"train": split, "test": split})
   options = data_options(resize=16, middle=(12, 10))
   trained, _ = load_data(options, dataset)
-  expected = in_common_form(dataset, Form(side=16, channels=1, ink=True)).splits["test"].images
-  expected = expected[:, 2:14, 3:13]
+  kept = in_common_form(dataset, Form(side=16)).splits["test"].images[:, 2:14, 3:13]
+  expected = ink(kept)
   np.testing.assert_array_equal(trained.splits["train"].images, expected)
   of_users = ImageInput(options, 1, (12, 10))
   np.testing.assert_array_equal(of_users.check(images, None, resize=True)["image"], expected)
-  assert of_users.check(expected, None, resize=False)["image"].shape == expected.shape
-  assert str(options.form) == "-16-crop-ink-12x10"
+  np.testing.assert_array_equal(of_users.check(kept, None, resize=False)["image"], expected)
+  larger = kept[:, :8].repeat(2, axis=1)  # stretched before it becomes ink, as it is smaller then
+  assert of_users.check(larger[:, ::2], None, resize=True)["image"].shape == expected.shape
+  assert str(options.form) == "-16-crop-12x10-ink"
   with pytest.raises(ValueError, match=r"config\.data\.middle.*16x20"):
     load_data(data_options(middle=(8, 30)), dataset)
   with pytest.raises(RunError, match=r"config\.data\.middle"):

@@ -40,10 +40,11 @@ class Form:
   middle: tuple[int, ...] = ()  # height and width of the middle that is kept, pixels; () keeps all
 
   def __str__(self) -> str:
-    """Suffix of the name of a cache file, such as `-32-crop-grey`; "" for unchanged images."""
+    """Suffix of the name of a cache file, such as `-32-crop-28x20-grey`; "" for unchanged images."""
     size = f"-{self.side}-{self.fill}" if self.side else ""
+    kept = "-" + "x".join(map(str, self.middle)) if self.middle else ""
     channels = "-ink" if self.ink else {0: "", 1: "-grey", 3: "-rgb"}[self.channels]
-    return size + channels + ("-" + "x".join(map(str, self.middle)) if self.middle else "")
+    return size + kept + channels
 
 
 AS_IT_IS = Form()
@@ -123,13 +124,16 @@ def decode_picture(source: Source | Image.Image) -> np.ndarray:
 def in_form(images: np.ndarray, form: Form) -> np.ndarray:
   """Brings images [n, h, w, c], uint8 or float in [0, 1], to the channels and size of a form.
 
-  Ink is found first, and the middle cut out last. Raises ValueError if a stereo pair is to become
-  grey or RGB, and if an image is smaller than the middle.
+  Ink is found last, from the pixels that are kept. Raises ValueError if a stereo pair is to become
+  grey, RGB or ink, and if an image is smaller than the middle.
   """
-  images = ink(images) if form.ink else in_channels(images, form.channels)
+  if not form.ink:
+    images = in_channels(images, form.channels)
   if form.side:
     images = resized(images, (form.side, form.side), form.fill)
-  return middle(images, form.middle) if form.middle else images
+  if form.middle:
+    images = middle(images, form.middle)
+  return ink(images) if form.ink else images
 
 
 def middle(images: np.ndarray, size: tuple[int, ...]) -> np.ndarray:

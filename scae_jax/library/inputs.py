@@ -51,7 +51,7 @@ class ImageInput:
     if form.middle and np.all(np.greater_equal(images.shape[1:3], form.middle)):
       images = middle(images, form.middle)
     if resize and images.shape[1:3] != self.side:
-      return {"image": resized(_in_unit_range(images), self.side, "stretch")}
+      images = resized(_in_unit_range(images), self.side, "stretch")
     height, width = images.shape[1:3]
     # Training images may be larger than the canvas; they are cropped to their middle.
     fits = (height, width) == self.side or max(height, width) <= self.options.canvas
@@ -61,10 +61,13 @@ class ImageInput:
         f"images are {height}x{width} pixels; this model takes at most {canvas}x{canvas} and was"
         f" trained on {side}. Give resize=True to scale them to {side}."
       )
-    return {"image": images}
+    return {"image": ink(images) if form.ink else images}
 
   def _checked(self, images: np.ndarray) -> np.ndarray:
-    """Images [n, h, w, c] with the model's channels, uint8 or float in [0, 1]; or ValueError."""
+    """Images [n, h, w, c], uint8 or float in [0, 1], in the model's channels; or ValueError.
+
+    Images that become ink keep their colours.
+    """
     # With a last axis of 1 or 3, the array is a single image with channels.
     form = self.options.form
     takes_grey = self.channels == 1 or form.channels == 3
@@ -89,7 +92,7 @@ class ImageInput:
       # Not by min and max: NaN must fail, too.
       if not np.all((images >= 0) & (images <= 1)):
         raise ValueError("float images must be in [0, 1]; divide by 255, or give them as uint8.")
-    return ink(images) if form.ink else in_channels(images, self.channels)
+    return images if form.ink else in_channels(images, self.channels)
 
   def batch(self, arrays: Mapping[str, np.ndarray], rows: np.ndarray) -> dict[str, Any]:
     """A batch of some examples of the result of `check`, made as those of a data set are."""
