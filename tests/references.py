@@ -216,17 +216,19 @@ def squash_reference(x, nonlinearity):
   return expit(x) if nonlinearity == "sigmoid" else np.clip(x, 0, 1)
 
 
+STARTS = {"sigmoid": (0, -2), "relu1": (0.99, 0.01)}  # of the colours of ink and ground
+
+
 def reference_colours(params, features, options, channels):
-  """Colours [m, c] of the parts of one example."""
+  """Colours [m, c] of the parts of one example, or [m, 2 c]: of ink and ground."""
   if not options["colour"]:
     return np.ones((len(features), channels))
   mlp = jax.tree.map(lambda p: np.asarray(p, np.float64), params["colour_mlp"])
   hidden = np.maximum(features @ mlp["dense_0"]["kernel"] + mlp["dense_0"]["bias"], 0)
   raw = hidden @ mlp["dense_1"]["kernel"] + mlp["dense_1"]["bias"]
-  # relu1 starts just below 1, where it has a gradient; the paper does not say.
-  return squash_reference(
-    raw + 0.99 * (options["nonlinearity"] == "relu1"), options["nonlinearity"]
-  )
+  # relu1 starts just below 1 or above 0, where it has a gradient; the paper does not say.
+  start = np.where(np.arange(raw.shape[1]) < channels, *STARTS[options["nonlinearity"]])
+  return squash_reference(raw + start, options["nonlinearity"])
 
 
 def reference_picture(params, poses, presence, features, options, canvas):
@@ -236,8 +238,9 @@ def reference_picture(params, poses, presence, features, options, canvas):
   colours = reference_colours(params, np.asarray(features, np.float64), options, channels)
   means, logits = [], []
   for m, template in enumerate(templates):
-    coloured = template * colours[m]
-    means.append(reference_warp(coloured, poses[m], canvas, canvas))
+    warped = reference_warp(template, poses[m], canvas, canvas)
+    ground = colours[m, channels:] if colours.shape[1] > channels else 0
+    means.append(warped * colours[m, :channels] + (1 - warped) * ground)
     if options["mixing"] == "alpha":
       logits.append(reference_warp(params["alphas"][m], poses[m], canvas, canvas)[..., 0])
     else:

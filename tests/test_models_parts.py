@@ -139,6 +139,11 @@ DECODERS = {
   "colour": (3, {}),
   "coupled": (1, {"mixing": "coupled"}),
   "coupled colour": (3, {"mixing": "coupled", "nonlinearity": "relu1"}),
+  "ground colour": (3, {"ground_colour": True}),
+  "coupled ground colour": (
+    1,
+    {"mixing": "coupled", "nonlinearity": "relu1", "ground_colour": True},
+  ),
   "no colour": (2, {"colour": False, "nonlinearity": "relu1"}),
 }
 
@@ -195,13 +200,30 @@ def decoder_and_inputs(**options):
   return module, (random_variables(module, *inputs, method=draw_with_features), *inputs)
 
 
+@pytest.mark.parametrize("ground_colour", [False, True])
 @pytest.mark.parametrize("mixing", MIXINGS)
-def test_every_backend_has_the_same_likelihood(monkeypatch, mixing):
-  module, inputs = decoder_and_inputs(mixing=mixing, pixel_scale=0.5)
+def test_every_backend_has_the_same_likelihood(monkeypatch, mixing, ground_colour):
+  options = {"mixing": mixing, "ground_colour": ground_colour, "pixel_scale": 0.5}
+  module, inputs = decoder_and_inputs(**options)
   by_example = compiled(nn.apply(explain, module))(*inputs)
   monkeypatch.setattr(jax, "default_backend", lambda: "gpu")
   by_definition = compiled(nn.apply(explain, module))(*inputs)
   np.testing.assert_allclose(by_example, by_definition, rtol=1e-6)
+
+
+def test_one_template_draws_both_polarities():
+  """Colours of ink and ground that change places draw the negative, also around the template."""
+  module, (variables, poses, presence, _) = decoder_and_inputs(ground_colour=True)
+  draw = compiled(functools.partial(module.apply, canvas=CANVAS))
+  colours = jnp.asarray([[[0.9, 0.5, 0.2, 0.1, 0.3, 0.2]] * PARTS] * 2)
+  exchanged = jnp.concatenate([colours[..., 3:], colours[..., :3]], axis=-1)
+  means = [
+    np.asarray(draw(variables, poses, presence, c).mean)[:, :-1] for c in (colours, exchanged)
+  ]
+  total = np.broadcast_to(np.asarray(colours[0, 0, :3] + colours[0, 0, 3:]), means[0].shape)
+  np.testing.assert_allclose(means[0] + means[1], total, atol=1e-6)
+  far = means[0][:, :, 0, 0]  # where templates do not reach
+  assert np.isclose(far, colours[0, 0, 3:], atol=1e-6).all(axis=-1).any()
 
 
 @pytest.mark.parametrize("mixing", MIXINGS)

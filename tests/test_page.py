@@ -172,7 +172,7 @@ def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Mo
 NOT_READ = {
   *("feature_gradient", "stop_gradients", "presence_noise", "likelihood_stride", "pixel_scale"),
   *("bright_start", "widths", "features", "output_features", "hidden", "capsule_features"),
-  *("num_features", "num_layers", "num_inducing"),
+  *("num_features", "num_layers", "num_inducing", "ground_colour"),
   *("reconstruction_vote", "reconstruction_presence"),
 }
 
@@ -197,6 +197,7 @@ def test_javascript_reads_every_key_of_a_scae_or_refuses_it():
         "model.part_encoder.similarity": True,
         "model.part_decoder.mixing": "coupled",
         "model.part_decoder.nonlinearity": "relu1",
+        "model.part_decoder.ground_colour": True,
         "model.object_encoder.mask": "hard",
         "model.object_encoder.norm_epsilon": 1e-2,
         "model.object_encoder.num_heads": 2,

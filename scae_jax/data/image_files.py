@@ -40,7 +40,7 @@ class Form:
   middle: tuple[int, ...] = ()  # height and width of the middle that is kept, pixels; () keeps all
 
   def __str__(self) -> str:
-    """Suffix of the name of a cache file, such as `-32-crop-28x20-grey`; "" for unchanged images."""
+    """Suffix of a cache file's name, such as `-32-crop-28x20-grey`; "" for unchanged images."""
     size = f"-{self.side}-{self.fill}" if self.side else ""
     kept = "-" + "x".join(map(str, self.middle)) if self.middle else ""
     channels = "-ink" if self.ink else {0: "", 1: "-grey", 3: "-rgb"}[self.channels]

@@ -169,8 +169,8 @@ def image_log_prob(
 
   `shared`: `cells_of` the templates, without colour; mean and mixing logit of the background; and
   the temperature of coupled mixing or None, see `PartDecoder`. `parts`: poses [m, 2, 3], presences
-  [m] and colours [m, c]. `side` is that of a template, pixels; `scale` is the standard deviation of
-  a pixel.
+  [m] and colours [m, c or 2 c], see `pcae.coloured`. `side` is that of a template, pixels; `scale`
+  is the standard deviation of a pixel.
   """
   cells, *background, temperature = shared
   poses, presence, colours = parts
@@ -183,6 +183,9 @@ def image_log_prob(
   rows, columns = jax.vmap(position)(poses)
   sampled: Any = sample_cells(side, cells, rows, columns)
   means = [sampled[i] * colours[:, i, None] for i in range(channels)]
+  if colours.shape[1] > channels:
+    grounds = colours[:, channels:]
+    means = [mean + (1 - sampled[i]) * grounds[:, i, None] for i, mean in enumerate(means)]
   logits = sampled[-1] if temperature is None else sum(means) / (channels * temperature)
   pixels = [target[..., i].reshape(-1) for i in range(channels)]
   logits = logits + safe_log(presence)[:, None]

@@ -42,12 +42,20 @@ function mixing_logits({ params, options }, m) {
 // The same as probabilities.
 export const alpha = (model, m) => mixing_logits(model, m)?.map(sigmoid);
 
-// Colour of a part in [0, 1] from its special features; ones where parts have no colour.
+// Colours of a part in [0, 1] from its special features: where its template is 1, then where it is
+// 0, if that is not black. Ones where parts have no colour.
 export function colour(features, { params, options, channels }) {
   const { colour, nonlinearity } = options.part_decoder;
   if (!colour) return new Array(channels).fill(1);
+  const starts = nonlinearity === "sigmoid" ? [0, -2] : [0.99, 0.01];
   const raw = mlp(features, params.part_decoder.colour_mlp);
-  return raw.map((x) => to_unit_range(nonlinearity === "sigmoid" ? x : x + 0.99, nonlinearity));
+  return raw.map((x, i) => to_unit_range(x + starts[i < channels ? 0 : 1], nonlinearity));
+}
+
+// Value x of a template in channel c, in the colours of its part.
+function in_colour(x, c, part_colour, channels) {
+  const ground = part_colour[channels + c] ?? 0;
+  return ground + x * (part_colour[c] - ground);
 }
 
 // Brightness and mixing logit of the background.
@@ -74,7 +82,10 @@ export function warp_part(model, m, pose, part_colour) {
   const width = mixing === "alpha" ? channels + 1 : channels;
   const warped = warp_template(bank(model, m), template_size, width, pose, canvas);
   const mean = new Float32Array(canvas * canvas * channels).map(
-    (_, i) => part_colour[i % channels] * warped[Math.floor(i / channels) * width + (i % channels)],
+    (_, i) => {
+      const c = i % channels;
+      return in_colour(warped[Math.floor(i / channels) * width + c], c, part_colour, channels);
+    },
   );
   let logits = new Float32Array(canvas * canvas);
   if (mixing === "alpha") {
@@ -169,7 +180,10 @@ export function encode(model, image) {
   const frame = is_framed ? frame_of(parts) : IDENTITY;
   const poses = parts.map((part) => (is_framed ? compose(invert(frame), part.pose) : part.pose));
   const rows = parts.map((part, m) => {
-    const coloured = template(model, m).map((x, i) => x * part.colour[i % model.channels]);
+    const { channels } = model;
+    const coloured = template(model, m).map(
+      (x, i) => in_colour(x, i % channels, part.colour, channels),
+    );
     return [...poses[m], 1 - part.presence, ...part.features, ...coloured];
   });
   const objects = object_decoder(object_encoder(rows, presence, model), model);

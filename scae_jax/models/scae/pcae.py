@@ -44,6 +44,10 @@ MAX_NOISE = 1_000.0  # width of the noise on logits
 STD_RANGE = (1e-4, 1e4)
 
 
+OFF_WITHOUT_COLOUR = Bound(
+  "False where {section}.colour is False",
+  lambda value, fields: not value or fields["colour"],
+)
 FREE_WITHOUT_ATTENTION = Bound(
   "'free' where {section}.pooling is {pooling!r}, which attends to no place",
   lambda value, fields: value == "free" or fields["pooling"] == "attention",
@@ -147,6 +151,17 @@ class PartEncoder(nn.Module):
     return PartCapsules(poses, presence, features)
 
 
+def coloured(templates: Array, colours: Array) -> Array:
+  """Templates [..., c] in [0, 1] in the colours of their parts, [..., c] or [..., 2 c].
+
+  The first c are the colour where a template is 1. The others are that where it is 0; without them
+  it is black.
+  """
+  channels = templates.shape[-1]
+  ink, ground = colours[..., :channels], colours[..., channels:]
+  return ground + templates * (ink - ground) if ground.shape[-1] else templates * ink
+
+
 def template_init(key: Array, shape: tuple[int, ...], shift: float = 0.0) -> Array:
   """Templates [m, t, t, c]: rows of a random orthogonal matrix, scaled to [0, 1], plus shift."""
   rows = nn.initializers.orthogonal()(key, (shape[0], shape[1] * shape[2] * shape[3]), jnp.float32)
@@ -175,6 +190,10 @@ class PartDecoder(nn.Module):
   # above the background's 0.7, instead of at 0. On images without a dark background, parts that
   # start dim and below the background vanish before they draw anything (results/cifar10).
   bright_start: bool = False
+  # A part has a second colour, which it draws where its template is 0, inside and around it; there
+  # parts are black as published. One template then draws dark strokes on a bright ground and bright
+  # ones on a dark ground.
+  ground_colour: Annotated[bool, OFF_WITHOUT_COLOUR] = False
 
   def setup(self):
     zeros = nn.initializers.zeros_init()
@@ -189,16 +208,17 @@ class PartDecoder(nn.Module):
     self.background_value = self.param("background_mean", zeros, (), jnp.float32)
     self.background_logit = self.param("background_logit", zeros, (), jnp.float32)
     if self.colour:
-      self.colour_mlp = MLP((32, self.channels))
+      self.colour_mlp = MLP((32, self.channels * (2 if self.ground_colour else 1)))
 
   def templates(self) -> Array:
     """Templates in [0, 1], [m, t, t, c], without colour."""
     return squash(self.raw_templates, self.nonlinearity)
 
   def colours(self, features: Array) -> Array:
-    """Colours of parts, [b, m, c] in [0, 1], from special features [b, m, d].
+    """Colours of parts, [b, m, c] in [0, 1], from special features [b, m, d]; see `coloured`.
 
-    They are ones without `colour`. ValueError if `colour` is set and d is 0.
+    They are ones without `colour`, and [b, m, 2 c] with `ground_colour`. ValueError if `colour` is
+    set and d is 0.
     """
     if not self.colour:
       return jnp.ones((*features.shape[:2], self.channels))
@@ -209,23 +229,25 @@ class PartDecoder(nn.Module):
       )
     raw = self.colour_mlp(features)
     # A relu1 at 0 would have no gradient at the start.
-    return squash(raw if self.nonlinearity == "sigmoid" else raw + 0.99, self.nonlinearity)
+    ink, ground = jnp.split(raw, [self.channels], axis=-1)
+    ink_start, ground_start = (0.0, -2.0) if self.nonlinearity == "sigmoid" else (0.99, 0.01)
+    colours = jnp.concatenate([ink + ink_start, ground + ground_start], axis=-1)
+    return squash(colours, self.nonlinearity)
 
   def __call__(
     self, poses: Array, presence: Array, colours: Array, canvas: int
   ) -> mixtures.PixelMixture:
     """The mixture at each of canvas x canvas pixels, with a leading batch axis.
 
-    Poses are [b, m, 2, 3], presences [b, m] and colours [b, m, c].
+    Poses are [b, m, 2, 3], presences [b, m] and colours those of `colours`.
     """
     temperature = self._temperature()
-    # Colour multiplies a whole template, so it commutes with warping. The bank without colours is
-    # shared by all examples.
+    # Templates are coloured after warping. The bank without colours is shared by all examples.
     warped = warping.warp_templates(self._bank(), poses, canvas, canvas)
     background = self._background()
 
     def mixture(warped: Array, presence: Array, colours: Array) -> mixtures.PixelMixture:
-      mean = warped[..., : self.channels] * colours[:, None, None, :]
+      mean = coloured(warped[..., : self.channels], colours[:, None, None, :])
       logits = warped[..., -1] if temperature is None else jnp.mean(mean, axis=-1) / temperature
       scale = jnp.asarray(float(self.pixel_scale))
       return mixtures.pixel_mixture(mean, logits, presence, *background, scale)

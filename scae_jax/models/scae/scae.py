@@ -27,6 +27,7 @@ from scae_jax.models.scae.pcae import (
   PartCapsules,
   PartDecoder,
   PartEncoder,
+  coloured,
 )
 from scae_jax.models.system import (
   MIN_PRESENCE,
@@ -54,7 +55,7 @@ class SCAEEncoding:
   """Part capsules, object capsules and routing of a batch of images."""
 
   parts: PartCapsules  # output of the part encoder
-  colours: Float[Array, "b m c"]  # of the parts
+  colours: Float[Array, "b m q"]  # of the parts, see `pcae.coloured`
   objects: ObjectCapsules  # output of the object decoder
   # The posterior of each part over objects, with a leading batch axis. Part poses enter without a
   # gradient unless `stop_gradients` is `none`.
@@ -142,7 +143,7 @@ class SCAE(nn.Module):
       part_poses = _compose_each(jax.vmap(geometry.invert)(frames), part_poses)
     part_poses = part_poses.reshape(*part_presence.shape, POSE_SIZE)
     colours = self.part_decoder.colours(parts.features)
-    templates = self.part_decoder.templates()[None] * colours[:, :, None, None, :]
+    templates = coloured(self.part_decoder.templates()[None], colours[:, :, None, None, :])
     features = _scale_gradient(stop_features(parts.features), feature_gradient)
     flat_templates = stop(templates).reshape(*part_presence.shape, -1)
     absence = 1.0 - part_presence[..., None]
