@@ -85,7 +85,7 @@ def measure_equivariance(
     examples = {"image": images, "label": label}
     return poses_of(encode_dataset(system, variables, examples, make_batch, batch_size=batch_size))
 
-  before = poses_in(_moved_images(images, np.eye(2, 3), canvas)[0])
+  before = poses_in(moved_images(images, np.eye(2, 3), canvas)[0])
   if not before:
     raise ValueError(
       "Equivariance is measured on poses [b, n, 2, 3], and this system's encoding has none."
@@ -103,7 +103,7 @@ def measure_equivariance(
   for family, sizes in SIZES.items():
     results[family] = []
     for size in sizes:
-      moved = [(motion, *_moved_images(images, motion, canvas)) for motion in motions(family, size)]
+      moved = [(motion, *moved_images(images, motion, canvas)) for motion in motions(family, size)]
       keeps_ink = np.all([keeps for _, _, keeps in moved], axis=0)
       if keeps_ink.mean() < MIN_SHARE:
         continue
@@ -164,7 +164,7 @@ def measure_displacements(
   for size in DISPLACEMENTS:
     right, totals = [], {}  # of the examples that keep their ink, in every direction
     for motion in motions("translation", size):
-      moved, keeps_ink = _moved_images(images, motion, canvas)
+      moved, keeps_ink = moved_images(images, motion, canvas)
       after = encode({"image": moved, "label": labels})
       right.append(right_winners(after, labels, label_of_object)[keeps_ink])
       compared = _compare(parts, poses_of(after)["parts"], pose_motion(motion, canvas), canvas)
@@ -252,7 +252,7 @@ def _means(values_by_name: dict[str, list[np.ndarray]]) -> dict[str, float | Non
   return means
 
 
-def _moved_images(
+def moved_images(
   images: np.ndarray, motion: np.ndarray, canvas: int
 ) -> tuple[np.ndarray, np.ndarray]:
   """Images moved about the middle of the canvas, resampled once; and which of them keep all ink."""
