@@ -21,7 +21,7 @@ from scae_jax.evaluation import viewpoint as evaluation
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.encode import encode_dataset
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.probes import fit_clusters, fit_probe
+from scae_jax.evaluation.probes import fit_clusters, fit_encoding, fit_probe
 from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.models.system import Encoding, ImageSpec
 from scae_jax.training.build import make_system
@@ -131,10 +131,11 @@ def test_a_classifier_is_scored_by_its_answers(scored):
 def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, monkeypatch):
   """Fitted once a seed, with what clusters and probes that are fitted for each set would give."""
   fits = []
-  for fit in (fit_clusters, fit_probe):
-    monkeypatch.setattr(
-      evaluation, fit.__name__, lambda *args, f=fit, **kw: fits.append(f) or f(*args, **kw)
-    )
+  monkeypatch.setattr(
+    evaluation,
+    "fit_encoding",
+    lambda *args, **options: fits.append(options["seed"]) or fit_encoding(*args, **options),
+  )
   system, variables = start(toy_system)
 
   def encoding(output):
@@ -142,7 +143,7 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, mo
 
   system = dataclasses.replace(system, encoding=encoding)
   record = accuracies(system, variables, scored[0], scored, **SIZES, max_examples=CHOSEN)
-  assert fits == [fit_clusters, fit_probe, fit_probe] * 2
+  assert fits == [0, 1]
   assert list(record) == ["LIN-MATCH, code", "LIN-PRED, code", "LIN-PRED, logits"]
 
   def codes(split):

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
+from scipy.cluster.vq import vq
 
 from scae_jax.files import read_json
 
@@ -23,8 +24,8 @@ class Clusters:
 
   def predict(self, features: np.ndarray) -> np.ndarray:
     """The label of the nearest centre, int32 [n], of features [n, d]."""
-    differences = features[:, None] - self.centres[None]
-    return self.labels[np.argmin(np.sum(np.square(differences), axis=-1), axis=1)]
+    nearest, _ = vq(np.asarray(features, np.float32), self.centres)
+    return self.labels[nearest]
 
   def to_json(self) -> dict[str, Any]:
     """Centres and labels as lists."""

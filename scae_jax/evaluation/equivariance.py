@@ -18,7 +18,7 @@ Means are over examples and capsules, weighted by the presence before times the 
 """
 
 import functools
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -179,13 +179,9 @@ def measure_displacements(
   by_parts = {family: [] for family in SIZES}
   for family, sizes in (SIZES | {"translation": DISPLACEMENTS}).items():
     for size in sizes:
-      right = [
-        right_winners(
-          encode(unmoved, part_map=pose_motion(motion, canvas)), labels, label_of_object
-        )
-        for motion in motions(family, size)
-      ]
-      accuracy = float(np.mean(right))
+      accuracy = right_when_parts_move(
+        functools.partial(encode, unmoved), labels, label_of_object, family, size, canvas
+      )
       by_parts[family].append({"size": size, "accuracy": accuracy})
   names = {"translation": "parts", "rotation": "parts_rotation", "scaling": "parts_scaling"}
   return {"images": by_image} | {names[family]: by_parts[family] for family in by_parts}
@@ -205,6 +201,25 @@ def right_winners(
 ) -> np.ndarray:
   """Whether the object with the largest mass is named by the label of its image, bool [n]."""
   return label_of_object[np.argmax(np.asarray(encoding.posterior_mass), axis=1)] == labels
+
+
+def right_when_parts_move(
+  encode: Callable[..., Encoding],
+  labels: np.ndarray,
+  label_of_object: np.ndarray,
+  family: str,
+  size: float,
+  canvas: int,
+) -> float:
+  """`right_winners` after all poses of the parts are moved exactly, mean over images and motions.
+
+  `encode(part_map=...)` encodes the images as they are, with the poses of their parts mapped.
+  """
+  right = [
+    right_winners(encode(part_map=pose_motion(motion, canvas)), labels, label_of_object)
+    for motion in motions(family, size)
+  ]
+  return float(np.mean(right))
 
 
 def pose_motion(motion: np.ndarray, canvas: int) -> np.ndarray:

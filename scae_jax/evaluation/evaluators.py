@@ -22,9 +22,8 @@ from scae_jax.evaluation.clusters import clusters_json
 from scae_jax.evaluation.displacement import accuracies_by_displacement, moves_ink
 from scae_jax.evaluation.encode import encode_dataset, mean_metrics, measure_dataset
 from scae_jax.evaluation.equivariance import (
-  motions,
   named_by_images,
-  pose_motion,
+  right_when_parts_move,
   right_winners,
 )
 from scae_jax.evaluation.examples import (
@@ -35,7 +34,7 @@ from scae_jax.evaluation.examples import (
   one_of_each_class,
 )
 from scae_jax.evaluation.items import Entry, File, Item, Pictured
-from scae_jax.evaluation.probes import fit_clusters, fit_probe
+from scae_jax.evaluation.probes import fit_clusters, fit_encoding, fit_probe
 from scae_jax.evaluation.ransac import MAX_POINTS, ransac
 from scae_jax.evaluation.report import Evaluated
 from scae_jax.evaluation.report_figures import answer_figures, feature_figures
@@ -80,29 +79,24 @@ def evaluate_features(
   for seed, variables in evaluated.variables.items():
     fitted = encode_dataset(evaluated.system, variables, train, **passes)
     measured = measure_dataset(evaluated.system, variables, test, **passes)
-    features, clusters, probe_features, notes = {}, {}, {}, list(scored.notes)
+    features, notes = {}, list(scored.notes)
     is_right = {}  # whether each image is named rightly, by each fit
     with waiting("fitting clusters and linear classifiers"):
+      clusters, probes = fit_encoding(fitted, train_labels, num_classes=num_classes, seed=seed)
       for name, activations in measured.encoding.features.items():
-        train_features = np.asarray(fitted.features[name]), train_labels
         test_features = np.asarray(activations), test_labels
-        clusters[name] = fit_clusters(
-          *train_features, num_classes=num_classes, seed=seed, name=name
-        )
-        probe = fit_probe(*train_features, num_classes=num_classes, name=name)
         features[name] = {
           **cluster_entries(clusters[name], test_features),
-          **probe_entries(probe, test_features),
+          **probe_entries(probes[name], test_features),
           **use_entries(name, test_features[0]),
         }
-        notes += notes_of(clusters[name], probe)
-        for way, fit in (("LIN-MATCH", clusters[name]), ("LIN-PRED", probe)):
+        for way, fit in (("LIN-MATCH", clusters[name]), ("LIN-PRED", probes[name])):
           is_right[f"{way}, {name}"] = fit.predict(test_features[0]) == test_labels
-      for name, values in measured.encoding.probe_features.items():
-        train_features = np.asarray(fitted.probe_features[name]), train_labels
-        probe = fit_probe(*train_features, num_classes=num_classes, name=name)
-        probe_features[name] = probe_entries(probe, (np.asarray(values), test_labels))
-        notes += notes_of(probe)
+      probe_features = {
+        name: probe_entries(probes[name], (np.asarray(values), test_labels))
+        for name, values in measured.encoding.probe_features.items()
+      }
+      notes += notes_of(*clusters.values(), *probes.values())
       starts = {"num_starts": PIXEL_STARTS, "name": PIXELS}
       pixel_clusters = fit_clusters(*train_pixels, num_classes=num_classes, seed=seed, **starts)
       pixel_probe = pixel_probe or fit_probe(*train_pixels, num_classes=num_classes, name=PIXELS)
@@ -158,13 +152,11 @@ def _keep_their_label(
   )
   before = encode()
   label_of_object = named_by_images(before, labels)
-  moved = [
-    encode(part_map=pose_motion(motion, canvas)) for motion in motions("translation", pixels)
-  ]
-  unmoved_right, *moved_right = (
-    float(right_winners(encoding, labels, label_of_object).mean()) for encoding in (before, *moved)
-  )
-  return {"pixels": pixels, "unmoved": unmoved_right, "kept": float(np.mean(moved_right))}
+  return {
+    "pixels": pixels,
+    "unmoved": float(right_winners(before, labels, label_of_object).mean()),
+    "kept": right_when_parts_move(encode, labels, label_of_object, "translation", pixels, canvas),
+  }
 
 
 def evaluate_answers(

@@ -26,6 +26,7 @@ from sklearn.preprocessing import StandardScaler
 
 from scae_jax.evaluation.checks import check_enough_to_fit, check_finite
 from scae_jax.evaluation.clusters import Clusters
+from scae_jax.models.system import Encoding
 
 # k-means runs, of which the one with the least sum of squares within clusters counts. On the object
 # presences of an MNIST run one start in eight ends there. The LIN-MATCH of the best of 10 starts
@@ -91,6 +92,24 @@ def fit_clusters(
     num_clusters=len(np.unique(clusters)),
     clusters=Clusters(centres, names, accuracy),
   )
+
+
+def fit_encoding(
+  encoding: Encoding, labels: np.ndarray, *, num_classes: int, seed: int
+) -> tuple[dict[str, Fit], dict[str, Fit]]:
+  """Clusters of each kind of features, and linear probes of these and of the probe features.
+
+  Both by the name of the features; see `fit_clusters` and `fit_probe`.
+  """
+  clusters = {
+    name: fit_clusters(np.asarray(values), labels, num_classes=num_classes, seed=seed, name=name)
+    for name, values in encoding.features.items()
+  }
+  probes = {
+    name: fit_probe(np.asarray(values), labels, num_classes=num_classes, name=name)
+    for name, values in {**encoding.features, **encoding.probe_features}.items()
+  }
+  return clusters, probes
 
 
 def match_clusters(clusters: np.ndarray, labels: np.ndarray, num_classes: int) -> np.ndarray:

@@ -12,8 +12,9 @@ The encoding has both, as `Encoding.point_winner` and `Encoding.groups`.
 
 import numpy as np
 from scipy.optimize import linear_sum_assignment
-from scipy.special import xlogy
+from scipy.stats import entropy
 from sklearn.metrics import adjusted_rand_score
+from sklearn.metrics.cluster import contingency_matrix
 
 
 def segmentation(
@@ -33,33 +34,23 @@ def segmentation(
   # Number of points by scene, pattern and capsule; index 0 is no capsule.
   table = np.zeros((len(pattern), pattern.max() + 1, capsule.max() + 2), np.int64)
   np.add.at(table, (np.nonzero(present)[0], pattern[present], capsule[present] + 1), 1)
-  unassigned, counts = table[..., 0], table[..., 1:]
+  counts = table[..., 1:]
   num_matched = [scene[linear_sum_assignment(scene, maximize=True)].sum() for scene in counts]
   groups = np.where(capsule < 0, capsule.max() + 1 + np.arange(capsule.shape[1])[None], capsule)
-  rand_indices = [
-    adjusted_rand_score(scene_pattern[scene_present], group[scene_present])
+  partitions = [
+    (scene_pattern[scene_present], group[scene_present])
     for scene_pattern, group, scene_present in zip(pattern, groups, present, strict=True)
   ]
   return {
     "accuracy": np.asarray(num_matched) / present.sum(axis=1),
-    "adjusted_rand_index": np.asarray(rand_indices),
-    "variation_of_information": _variation_of_information(counts, unassigned),
+    "adjusted_rand_index": np.array([adjusted_rand_score(*pair) for pair in partitions]),
+    "variation_of_information": np.array([_variation_of_information(*pair) for pair in partitions]),
   }
 
 
-def _variation_of_information(counts: np.ndarray, unassigned: np.ndarray) -> np.ndarray:
-  """H(pattern | capsule) + H(capsule | pattern), nats. Meila 2007.
-
-  `counts` are numbers of points [s, patterns, capsules], `unassigned` [s, patterns] those of no
-  capsule, each of which is a group of its own.
-  """
-  pattern_counts = counts.sum(axis=2) + unassigned
-  total = pattern_counts.sum(axis=1)
-  # 2 H(pattern, capsule) - H(pattern) - H(capsule), each -sum n/N log n/N; log N cancels. An
-  # unassigned point has n = 1, and adds nothing.
-  joint = xlogy(counts, counts).sum(axis=(1, 2))
-  margins = xlogy(pattern_counts, pattern_counts).sum(axis=1)
-  capsule_counts = counts.sum(axis=1)
-  margins = margins + xlogy(capsule_counts, capsule_counts).sum(axis=1)
+def _variation_of_information(pattern: np.ndarray, group: np.ndarray) -> float:
+  """H(pattern | group) + H(group | pattern) of points [n], nats. Meila 2007."""
+  counts = np.asarray(contingency_matrix(pattern, group))
+  of_pattern, of_group = entropy(counts.sum(axis=1)), entropy(counts.sum(axis=0))
   # Equal partitions give a difference of two equal sums, which rounding may make negative.
-  return np.maximum(margins - 2 * joint, 0.0) / total
+  return max(float(2 * entropy(counts.ravel()) - of_pattern - of_group), 0.0)

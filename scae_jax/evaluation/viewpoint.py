@@ -11,8 +11,8 @@ from scae_jax.data.dataset import Dataset, EvalDataset
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.encode import encode_dataset
 from scae_jax.evaluation.examples import load_split
-from scae_jax.evaluation.probes import Fit, fit_clusters, fit_probe
-from scae_jax.models.system import Encoding, System
+from scae_jax.evaluation.probes import Fit, fit_encoding
+from scae_jax.models.system import System
 
 ACCURACY = "accuracy"  # of a model that was trained with labels
 
@@ -38,7 +38,7 @@ def accuracies(
   make_batch = functools.partial(evaluation_batch, canvas=canvas)
   encode = functools.partial(encode_dataset, make_batch=make_batch, batch_size=batch_size)
   train = load_split(dataset, "train", max_examples)
-  fitted: dict[int, dict[str, Fit]] = {}
+  fitted: dict[int, tuple[dict[str, Fit], dict[str, Fit]]] = {}
   results: dict[str, dict[str, dict[int, float]]] = {}
   for scored_set in scored:
     split = load_split(scored_set, scored_set.held_out, max_examples)
@@ -51,26 +51,15 @@ def accuracies(
       else:
         if seed not in fitted:
           train_encoding = encode(system, seed_variables, train)
-          fitted[seed] = _fit(train_encoding, train["label"], dataset.num_classes, seed)
-        values = _features(encoding)
-        shares = {way: fit.accuracy(values[fit.name], labels) for way, fit in fitted[seed].items()}
+          fitted[seed] = fit_encoding(
+            train_encoding, train["label"], num_classes=dataset.num_classes, seed=seed
+          )
+        values = {**encoding.features, **encoding.probe_features}
+        shares = {
+          f"{way}, {name}": fit.accuracy(np.asarray(values[name]), labels)
+          for way, fits in zip(("LIN-MATCH", "LIN-PRED"), fitted[seed], strict=True)
+          for name, fit in fits.items()
+        }
       for way, share in shares.items():
         results.setdefault(way, {}).setdefault(scored_set.name, {})[seed] = share
   return results
-
-
-def _features(encoding: Encoding) -> dict[str, np.ndarray]:
-  """Features and probe features by name."""
-  features = {**encoding.features, **encoding.probe_features}
-  return {name: np.asarray(values) for name, values in features.items()}
-
-
-def _fit(encoding: Encoding, labels: np.ndarray, num_classes: int, seed: int) -> dict[str, Fit]:
-  """Clusters and linear probes of training images, by way of scoring."""
-  fits = {}
-  for name, values in _features(encoding).items():
-    options: dict[str, Any] = {"num_classes": num_classes, "name": name}
-    if name in encoding.features:
-      fits[f"LIN-MATCH, {name}"] = fit_clusters(values, labels, seed=seed, **options)
-    fits[f"LIN-PRED, {name}"] = fit_probe(values, labels, **options)
-  return fits
