@@ -43,12 +43,12 @@ def test_ink_is_bright_whatever_its_colour(ground, colour):
 
 @pytest.mark.parametrize("colour", [0.2, 0.8])
 def test_a_thin_stroke_is_ink_wherever_it_is(colour):
-  images = np.full((SIDE - 2, SIDE, SIDE, 3), 0.5)
+  images = np.full((SIDE - 3, SIDE, SIDE, 3), 0.5)
   for column, image in enumerate(images):
-    image[4:28, column : column + 2] = colour
+    image[4:28, column : column + 3] = colour
   for column, places in enumerate(ink(images)[..., 0]):
-    assert places[6:26, column : column + 2].min() > 0.8
-    assert np.delete(places, np.s_[column : column + 2], axis=1).max() < 0.2
+    assert places[6:26, column : column + 3].min() > 0.8
+    assert np.delete(places, np.s_[column : column + 3], axis=1).max() < 0.2
 
 
 def test_uneven_light_is_taken_away():

@@ -9,7 +9,7 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 
 NEIGHBOURHOOD = 1 / 4  # of the height: standard deviation of the Gaussian that is the local mean
-GROUND_SHARE, INK_SHARE = 0.3, 0.02  # of the pixels that become 0 and 1
+GROUND_SHARE, INK_SHARE = 0.3, 0.05  # of the pixels that become 0 and 1
 MIN_RANGE = 1e-3  # smaller ranges of colours, of pixels in [0, 1], are noise
 
 
