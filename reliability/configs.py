@@ -1,48 +1,42 @@
-"""Draws configs at random; each must train or be refused with the name of its key.
+"""Random configs: each must train or be refused with the name of its key.
 
-    python -m reliability.configs --n=10000 --seed=0 --keep=runs/configs.json
+    python -m reliability.configs --n=2000 --seed=0
 
 Each config is a small one of one of the systems with a few keys changed: to sizes that are odd,
 large or negative, to NaN or infinity, to values of another type, to schedules out of order. It is
 read and traced as by train.py; every tenth one trains for two steps. A run that ends because its
-loss is not finite counts as stopped. The exit code is 1 if a config ended neither in a run nor in
-one line that names a changed key; `--only=i` repeats the i-th config. `--keep` saves the results
-after every chunk, and the same command goes on from there.
+loss is not finite counts as stopped. Hypothesis draws the configs; one that ends neither in a run
+nor in one line that names a changed key is reduced to its least changes and printed, and the exit
+code is 1.
 """
 
-import concurrent.futures
 import contextlib
 import io
-import json
-import multiprocessing
 import pathlib
 import re
 import sys
 import tempfile
-import time
-import traceback
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from concurrent.futures.process import BrokenProcessPool
+from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
+import jax
 from absl import logging
 from flax.traverse_util import flatten_dict
+from hypothesis import HealthCheck, given, note, settings
+from hypothesis import seed as seeded
+from hypothesis import strategies as st
 from ml_collections import ConfigDict
 
 from configs import capsnet, cnn, constellations, digits, matrix_capsules, probabilistic
 from reliability import runs
-from scae_jax.config import read_settings
+from scae_jax.config import plain_parser, read_settings
 from scae_jax.errors import NonFiniteError, RunError
-from scae_jax.files import write_json
 from scae_jax.training.build import build
 from scae_jax.training.loop import train
 
 TRAINED, TRACED, REFUSED, STOPPED = "trained", "traced", "refused", "stopped"
-SOUND = (TRAINED, TRACED, REFUSED, STOPPED)
-TRAIN_EVERY = 10
-CHUNK = 100  # configs a process; compiled programs stay in its memory
+TRAINED_SHARE = 10  # one of so many configs trains
 PATIENCE = 300  # seconds for one config
 
 # Sizes at which a model is traced in a second.
@@ -127,52 +121,38 @@ def base_configs() -> dict[str, ConfigDict]:
   return made
 
 
-def draw(seed: int, number: int) -> tuple[str, dict[str, Any]]:
-  """A system and values of some of its keys: a pure function of the seed and the number."""
-  rng = np.random.default_rng([seed, number])
-  bases = base_configs()
-  system = str(rng.choice(list(bases)))
-  keys = {
-    key: value
-    for key, value in flatten_dict(bases[system].to_dict(), sep=".").items()
-    if key not in LEFT_ALONE
-  }
-  how_many = int(rng.integers(1, 5))
-  chosen = rng.choice(sorted(keys), size=how_many, replace=False)
-  return system, {str(key): _value(rng, keys[str(key)]) for key in chosen}
-
-
-def _value(rng: np.random.Generator, value: Any) -> Any:
-  """A random value for a key with this value: mostly of its type, sometimes near it, or invalid."""
-  if rng.random() < 0.1:
-    return OTHERS[rng.integers(len(OTHERS))]
+def values(value: Any) -> st.SearchStrategy[Any]:
+  """Values for a key with this value: mostly of its type, often near it, sometimes invalid."""
+  others = st.sampled_from(OTHERS)
   if isinstance(value, bool):
-    return not value
+    return st.just(not value) | others
   if isinstance(value, str):
-    return WORDS[rng.integers(len(WORDS))]
-  if isinstance(value, int | float):
-    return _number(rng, value)
-  if isinstance(value, tuple) and (not value or isinstance(value[0], tuple)):
-    count = int(rng.integers(0, 4))
-    steps = [int(WHOLE[rng.integers(len(WHOLE))]) for _ in range(count)]
-    steps = sorted(steps) if rng.random() < 0.7 else steps
-    return tuple((step, _number(rng, 1.0)) for step in steps)
-  if isinstance(value, tuple):
-    length = len(value) if rng.random() < 0.5 else int(rng.integers(0, 5))
-    return tuple(_value(rng, value[0]) for _ in range(length))
-  return OTHERS[rng.integers(len(OTHERS))]
-
-
-def _number(rng: np.random.Generator, value: float) -> Any:
-  kind = rng.random()
+    return st.sampled_from(WORDS) | others
   if isinstance(value, int):
-    near = max(0, value + int(rng.integers(-3, 4)))
-    return near if kind < 0.5 else int(WHOLE[rng.integers(len(WHOLE))])
-  if kind < 0.1:
-    return NOT_NUMBERS[rng.integers(len(NOT_NUMBERS))]
-  if kind < 0.5:
-    return float(value * rng.uniform(0.1, 3.0))
-  return NUMBERS[rng.integers(len(NUMBERS))]
+    near = st.integers(max(0, value - 3), value + 3)
+    return near | st.sampled_from(WHOLE) | others
+  if isinstance(value, float):
+    near = st.floats(*sorted((0.1 * value, 3 * value)))
+    return near | st.sampled_from(NUMBERS) | st.sampled_from(NOT_NUMBERS) | others
+  if isinstance(value, tuple) and (not value or isinstance(value[0], tuple)):
+    steps = st.tuples(st.sampled_from(WHOLE), values(1.0))
+    return st.lists(steps, max_size=3).map(tuple) | others
+  if isinstance(value, tuple):
+    elements = values(value[0])
+    alike = st.tuples(*[elements] * len(value))
+    return alike | st.lists(elements, max_size=4).map(tuple) | others
+  return others
+
+
+@st.composite
+def cases(draw: Callable[..., Any]) -> tuple[str, dict[str, Any]]:
+  """A system and values of one to four of its keys."""
+  bases = base_configs()
+  system = draw(st.sampled_from(sorted(bases)))
+  keys = flatten_dict(bases[system].to_dict(), sep=".")
+  drawn_keys = sorted(set(keys) - set(LEFT_ALONE))
+  chosen = draw(st.lists(st.sampled_from(drawn_keys), min_size=1, max_size=4, unique=True))
+  return system, {key: draw(values(keys[key])) for key in chosen}
 
 
 def make_config(system: str, changes: dict[str, Any]) -> ConfigDict:
@@ -187,110 +167,55 @@ def make_config(system: str, changes: dict[str, Any]) -> ConfigDict:
   return ConfigDict(content).lock()
 
 
-def try_config(seed: int, number: int) -> dict[str, Any]:
-  """The outcome of reading, tracing and, every tenth time, training a config."""
-  system, changes = draw(seed, number)
-  started = time.perf_counter()
-  outcome, message = TRACED, ""
+def try_config(system: str, changes: dict[str, Any], *, trains: bool) -> str:
+  """The outcome of reading, tracing and perhaps training a config; an error if it is not sound."""
   try:
     with runs.ending(PATIENCE):
       config = make_config(system, changes)
-      if number % TRAIN_EVERY == 0:
-        with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
-          train(config, pathlib.Path(folder) / "run")
-        outcome = TRAINED
-      else:
+      if not trains:
         build(read_settings(config))
-  except NonFiniteError as error:
-    outcome, message = STOPPED, str(error)
+        return TRACED
+      with tempfile.TemporaryDirectory() as folder, contextlib.redirect_stderr(io.StringIO()):
+        train(config, pathlib.Path(folder) / "run")
+      return TRAINED
+  except NonFiniteError:
+    return STOPPED
   except RunError as error:
     message = str(error)
-    named = any(re.search(rf"config\.{re.escape(key)}\b", message) for key in changes)
-    outcome = REFUSED if named and "\n" not in message else "refused without the key"
-  except (Exception, SystemExit, runs.WithoutEndError) as error:
-    outcome, message = type(error).__name__, traceback.format_exc()
-  description = {"seed": seed, "number": number, "system": system, "changes": repr(changes)}
-  return {
-    **description,
-    "outcome": outcome,
-    "message": message,
-    "seconds": round(time.perf_counter() - started, 2),
-  }
+    assert "\n" not in message
+    assert any(re.search(rf"config\.{re.escape(key)}\b", message) for key in changes), message
+    return REFUSED
 
 
-def try_configs(seed: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
-  """Results of configs, one after the other."""
+def search(n: int, seed: int) -> Counter[str]:
+  """Tries so many configs and counts their outcomes; raises the error of one that is not sound."""
+  counts: Counter[str] = Counter()
+  patient = {"deadline": None, "suppress_health_check": list(HealthCheck)}
+
+  @seeded(seed)
+  @settings(max_examples=n, database=None, **patient)
+  @given(cases(), st.integers(1, TRAINED_SHARE))
+  def check(case: tuple[str, dict[str, Any]], trial: int) -> None:
+    system, changes = case
+    note(f"{system}: {changes}")
+    counts[try_config(system, changes, trains=trial == TRAINED_SHARE)] += 1
+    jax.clear_caches()  # compiled programs stay in memory
+    if counts.total() % 100 == 0:
+      print(dict(counts), flush=True)
+
+  check()
+  return counts
+
+
+def main(arguments: Sequence[str]) -> None:
+  """Tries the configs that the flags ask for."""
   logging.set_verbosity(logging.ERROR)
-  return [try_config(seed, number) for number in numbers]
-
-
-def try_all(
-  seed: int, numbers: Sequence[int], keep: pathlib.Path | None = None
-) -> list[dict[str, Any]]:
-  """Results of all configs; each chunk is tried in its own process.
-
-  `keep` is a file of earlier results. Those of this seed and these numbers are reused.
-  """
-  kept = json.loads(keep.read_text()) if keep is not None and keep.exists() else []
-  results = [result for result in kept if result["seed"] == seed and result["number"] in numbers]
-  done = {result["number"] for result in results}
-  left = [number for number in numbers if number not in done]
-  for start in range(0, len(left), CHUNK):
-    chunk = left[start : start + CHUNK]
-    try:
-      chunk_results = _in_a_process(seed, chunk)
-    except BrokenProcessPool:
-      # A config has ended the process, perhaps for want of memory: try each by itself.
-      chunk_results = [_alone(seed, number) for number in chunk]
-    results += chunk_results
-    if keep is not None:
-      write_json(keep, results)
-    print(f"{len(results)} of {len(numbers)}: {dict(_counts(results))}", flush=True)
-  return results
-
-
-def _in_a_process(seed: int, numbers: Sequence[int]) -> list[dict[str, Any]]:
-  context = multiprocessing.get_context("spawn")
-  with concurrent.futures.ProcessPoolExecutor(1, mp_context=context) as pool:
-    return pool.submit(try_configs, seed, numbers).result()
-
-
-def _alone(seed: int, number: int) -> dict[str, Any]:
-  try:
-    return _in_a_process(seed, [number])[0]
-  except BrokenProcessPool:
-    system, changes = draw(seed, number)
-    ended = {"outcome": "process ended", "message": "", "seconds": 0.0}
-    return {"seed": seed, "number": number, "system": system, "changes": repr(changes), **ended}
-
-
-def _counts(results: Sequence[Mapping[str, Any]]) -> Counter[str]:
-  return Counter(result["outcome"] for result in results)
-
-
-def summary(seed: int, results: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-  """Counts of outcomes, the ten configs that took longest, and all failures."""
-  by_time = sorted(results, key=lambda result: -result["seconds"])
-  return {
-    "seed": seed,
-    "n": len(results),
-    "counts": dict(_counts(results)),
-    "longest": [{k: v for k, v in result.items() if k != "message"} for result in by_time[:10]],
-    "failures": [dict(result) for result in results if result["outcome"] not in SOUND],
-  }
-
-
-def main(arguments: Sequence[str]) -> int:
-  """Tries the configs that the flags ask for; returns the exit code."""
-  parser = runs.search_flags(__doc__, default_n=1_000)
-  parser.add_argument("--keep", type=pathlib.Path, help="JSON of all results, to go on from")
+  parser = plain_parser(__doc__)
+  parser.add_argument("--n", type=int, default=1_000, help="number of configs")
+  parser.add_argument("--seed", type=int, default=0)
   options = parser.parse_args(arguments)
-  numbers = range(options.n) if options.only is None else [options.only]
-  keep = options.keep if options.only is None else None
-  counts = summary(options.seed, try_all(options.seed, numbers, keep))
-  print(json.dumps(counts, indent=1))
-  return runs.finish(counts, options.out)
+  print(dict(search(options.n, options.seed)))
 
 
 if __name__ == "__main__":
-  sys.exit(main(sys.argv[1:]))
+  main(sys.argv[1:])

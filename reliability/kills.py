@@ -1,22 +1,17 @@
 """Kills short runs at random moments, resumes them, and compares them with uninterrupted ones.
 
     python -m reliability.kills --n=100 --seed=0
-    python -m reliability.kills --signals=21
 
 A run, of one seed or of two at once, is a process of its own. It is killed (SIGKILL) one to eight
 times: while it starts, at any moment of its training, or as soon as it writes a checkpoint. Then
 the same command runs to the end. Parameters, optimiser, random key and lines of metrics (without
 their timing) must be those of an uninterrupted run, bit for bit; else the exit code is 1, and
 `--only=i` repeats the i-th run, with the same random draws; the moments vary with the machine.
-
-With `--signals=N`, train.py, report included, gets SIGINT, SIGTERM and SIGHUP instead, each at N
-moments. It must end with the signal's exit code, and its last line must begin with "stopped".
 """
 
 import collections
 import os
 import pathlib
-import shutil
 import signal
 import subprocess
 import sys
@@ -60,14 +55,12 @@ class Processes:
       "PYTHONPATH": str(ROOT),
     }
 
-  def start(
-    self, name: str, workdir: pathlib.Path, script: Sequence[str] = ("-c", TRAIN_ONLY)
-  ) -> subprocess.Popen:
+  def start(self, name: str, workdir: pathlib.Path) -> subprocess.Popen:
     """Starts the run `name` in this workdir; its output goes to `<workdir>.log`."""
     flags = [*runs.flags_of(name, NUM_STEPS, EVERY), f"--workdir={workdir}"]
     with workdir.with_suffix(".log").open("ab") as log:
       return subprocess.Popen(
-        [sys.executable, *script, *flags],
+        [sys.executable, "-c", TRAIN_ONLY, *flags],
         cwd=self._folder,
         env=self._environment,
         stdin=subprocess.DEVNULL,
@@ -208,41 +201,9 @@ def search(
   }
 
 
-def send_signals(num_moments: int, say: Callable[[str], None] = print) -> dict[str, Any]:
-  """Sends each signal at evenly spaced moments between the start and the end of the report."""
-  failures: list[dict[str, Any]] = []
-  counts: collections.Counter[str] = collections.Counter()
-  with tempfile.TemporaryDirectory() as made:
-    processes = Processes(pathlib.Path(made).resolve())
-    script, longest = [str(ROOT / "train.py")], 0.0
-    for number in (None, None, signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
-      for i in range(num_moments if number else 1):
-        workdir, started = pathlib.Path(made).resolve() / f"{number}-{i}", time.monotonic()
-        shutil.rmtree(workdir, ignore_errors=True)
-        process = processes.start("cnn", workdir, script)
-        if number:
-          _wait(process, lambda: False, 0.5 + (longest - 0.5) * i / num_moments)
-          process.send_signal(number)
-        code = process.wait(SECONDS)
-        if number is None:  # the second time, with all that the first has compiled
-          longest = time.monotonic() - started
-          continue
-        last = (workdir.with_suffix(".log").read_text().splitlines() or [""])[-1]
-        counts[f"{number.name}, exit code {code}"] += 1
-        # Code 0: the process had finished before the signal.
-        if code and (code != 128 + number or not last.startswith("stopped")):
-          failures.append({"signal": number.name, "moment": i, "code": code, "last": last})
-        say(f"{number.name} at moment {i}: exit code {code}; {last}")
-  return {"signals": dict(counts), "failures": failures}
-
-
 def main(arguments: Sequence[str]) -> int:
   """Runs the search that the flags ask for; returns the exit code."""
-  parser = runs.search_flags(__doc__, default_n=10)
-  parser.add_argument("--signals", type=int, help="send each signal at this number of moments")
-  options = parser.parse_args(arguments)
-  if options.signals:
-    return runs.finish(send_signals(options.signals), options.out)
+  options = runs.search_flags(__doc__, default_n=10).parse_args(arguments)
   result = search(options.n, options.seed, only=options.only)
   kills = ", ".join(f"{count} {moment}" for moment, count in result["kills"].items())
   print(f"{result['runs']} runs in {result['seconds']} s, {result['equal']} equal; kills: {kills}")

@@ -2,12 +2,14 @@
 
 import subprocess
 import sys
+from unittest import mock
 
 import numpy as np
 import pytest
 from absl import logging
 
 from reliability import configs, kills, workdirs
+from scae_jax.errors import RunError
 from tests.runs import ONE_DEVICE
 
 
@@ -43,26 +45,11 @@ def test_killed_run_is_the_uninterrupted_one(monkeypatch):
 @pytest.mark.slow
 @pytest.mark.usefixtures("only_warnings")
 def test_random_configs_train_or_are_refused_by_a_key_that_was_changed():
-  results = configs.try_configs(0, range(150, 170))
-  result = configs.summary(0, results)
-  assert result["failures"] == []
-  assert result["counts"][configs.TRAINED] >= 1
-  assert result["counts"][configs.TRACED] >= 2
-  assert result["counts"][configs.REFUSED] >= 7
-
-
-def test_kept_results_are_reused_for_their_seed_and_numbers(monkeypatch, tmp_path):
-  tried = []
-
-  def traced(seed, numbers):
-    tried.append((seed, list(numbers)))
-    return [{"seed": seed, "number": number, "outcome": configs.TRACED} for number in numbers]
-
-  monkeypatch.setattr(configs, "_in_a_process", traced)
-  for seed, numbers in ((0, range(3)), (0, range(5)), (1, range(2))):
-    results = configs.try_all(seed, numbers, tmp_path / "kept.json")
-    assert [result["number"] for result in results] == list(numbers)
-  assert tried == [(0, [0, 1, 2]), (0, [3, 4]), (1, [0, 1])]
+  counts = configs.search(20, 0)
+  assert counts[configs.TRACED] >= 2
+  assert counts[configs.REFUSED] >= 7
+  changes = {"train.batch_size": 8, "optimizer.learning_rate": 1e-8}
+  assert configs.try_config("cnn", changes, trains=True) == configs.TRAINED
 
 
 def test_a_run_that_fails_before_it_is_killed_is_a_failure(tmp_path):
@@ -73,6 +60,10 @@ def test_a_run_that_fails_before_it_is_killed_is_a_failure(tmp_path):
     kills.kill_once(process, tmp_path / "run", np.random.default_rng(0))
 
 
-def test_drawn_configs_depend_on_seed_and_number_alone():
-  assert repr(configs.draw(3, 7)) == repr(configs.draw(3, 7))
-  assert repr(configs.draw(3, 7)) != repr(configs.draw(3, 8))
+@pytest.mark.parametrize(
+  "error", [ValueError("config.train"), RunError("no key"), RunError("a\nb")]
+)
+def test_a_config_that_ends_in_another_way_is_a_failure(monkeypatch, error):
+  monkeypatch.setattr(configs, "build", mock.Mock(side_effect=error))
+  with pytest.raises((AssertionError, ValueError)):
+    configs.try_config("cnn", {"train.batch_size": 8}, trains=False)
