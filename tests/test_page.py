@@ -74,7 +74,12 @@ def run_in_node(model, page: dict[str, str], encoding, poses, alone: int, folder
     name: {"shape": np.shape(array), "data": np.ravel(array).tolist()}
     for name, array in how.carry(model.variables, encoding).items()
   }
-  node_input = {"page": page, "found": arrays, "poses": np.asarray(poses).tolist(), "alone": alone}
+  node_input = {
+    "page": page,
+    "encodings": arrays,
+    "poses": np.asarray(poses).tolist(),
+    "alone": alone,
+  }
   (folder / "given.json").write_text(json.dumps(node_input))
   values = (ROOT / "tests" / "page_values.js").read_text()
   (folder / "program.mjs").write_text(write.script((*how.mathematics, "weights")) + values)

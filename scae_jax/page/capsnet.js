@@ -63,7 +63,7 @@ export function encode({ params, options, canvas }, image) {
 }
 
 // Example n of arrays [n, ...] that the page carries, in the form that `encode` gives.
-export function found_in(arrays, n) {
+export function encoding_of(arrays, n) {
   const { data, shape } = one_of(arrays, n).object_poses;
   return { vectors: in_parts(Array.from(data), shape[0]) };
 }

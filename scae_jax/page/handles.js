@@ -48,7 +48,7 @@ export function make_handles(svg, canvas, pose, change) {
   const pixel = 2 / (canvas - 1);
   const drag = (handle, point) => {
     const next = dragged(pose(), handle, point);
-    const [area, before] = [next, pose()].map((one) => Math.abs(determinant(one)));
+    const [area, before] = [next, pose()].map((matrix) => Math.abs(determinant(matrix)));
     if (area > Math.min(MIN_AREA, 0.999 * before)) change(next); // moves and turns keep the area
   };
   svg.append(element("line"), element("line"));

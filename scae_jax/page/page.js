@@ -18,11 +18,11 @@ export const model = {
   canvas,
   channels,
 };
-const carried = read_params(await inflate(at("found").textContent), facts.found_shapes);
+const carried = read_params(await inflate(at("encodings").textContent), facts.encoding_shapes);
 const images = split_images(await inflate(at("images").textContent));
 
 // `number` is that of the test image, null where the image was drawn.
-export const state = { image: images[0], number: 0, found: null, times: {} };
+export const state = { image: images[0], number: 0, encoding: null, times: {} };
 
 function split_images(bytes) {
   const size = canvas * canvas * channels;
@@ -111,15 +111,15 @@ export function show_slider(name, value, shown, unit) {
   at(name).setAttribute("aria-valuetext", `${text}${unit}`);
 }
 
-// Shows the first image. A view has `summary`, a text; `found_in(arrays, n)`, what the page carries
-// where it has no encoder; `answer(found)`, the parts of a sentence; and `show()`, called for every new image.
+// Shows the first image. A view has `summary`, a text; `encoding_of(arrays, n)`, what the page carries
+// where it has no encoder; `answer(encoding)`, the parts of a sentence; and `show()`, called for every new image.
 export function start(view) {
   function look_at(image, number) {
-    const find = () => (facts.left_out ? view.found_in(carried, number) : encode(model, image));
-    Object.assign(state, { image, number, found: timed("encode", find) });
+    const find = () => (facts.left_out ? view.encoding_of(carried, number) : encode(model, image));
+    Object.assign(state, { image, number, encoding: timed("encode", find) });
     at("image").classList.toggle("drawing", number === null);
     mark_test_image(number);
-    show_image(view.answer(state.found));
+    show_image(view.answer(state.encoding));
     view.show();
   }
 

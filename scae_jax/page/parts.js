@@ -1,7 +1,7 @@
 // The view of a model whose objects have parts: the SCAE and probabilistic capsules.
 
 import { point_of } from "./choose.js";
-import { draw_from_parts, found_in, poses_by_objects } from "./found.js";
+import { draw_from_parts, encoding_of, poses_by_objects } from "./encoding.js";
 import { change_between, change_pose } from "./geometry.js";
 import { image_coordinates, make_handles, show_handles, show_marks } from "./handles.js";
 import { argmax } from "./mixtures.js";
@@ -42,13 +42,13 @@ const chosen = {
 // A new image: the object that explains the most is chosen, and of its parts the most present one;
 // all poses are as found.
 function show() {
-  const { found, image } = state;
-  chosen.poses = found.objects.map((object) => object.pose);
-  chosen.object = argmax(found.mass);
+  const { encoding, image } = state;
+  chosen.poses = encoding.objects.map((object) => object.pose);
+  chosen.object = argmax(encoding.mass);
   chosen.part = argmax(
-    found.parts.map(({ winner, presence }) => (winner === chosen.object ? presence : -1)),
+    encoding.parts.map(({ winner, presence }) => (winner === chosen.object ? presence : -1)),
   );
-  const { picture } = draw_from_parts(model, found);
+  const { picture } = draw_from_parts(model, encoding);
   paint_picture(at("from-parts"), canvas, picture, channels);
   at("parts-error").textContent = squared_error(picture, image);
   show_all();
@@ -56,18 +56,18 @@ function show() {
 
 // What follows from the pose of the chosen object: what changes while it is dragged.
 function show_pose() {
-  const { found, image } = state;
+  const { encoding, image } = state;
   const { poses, object, part, objects_on, parts_on } = chosen;
-  const part_poses = poses_by_objects(found, poses);
-  const presence = found.parts.map(({ winner, vote_presence }, m) =>
+  const part_poses = poses_by_objects(encoding, poses);
+  const presence = encoding.parts.map(({ winner, vote_presence }, m) =>
     parts_on[m] && (winner === num_objects || objects_on[winner]) ? vote_presence : 0,
   );
   timed("draw", () => {
-    chosen.warped = warp_parts(model, found, part_poses);
+    chosen.warped = warp_parts(model, encoding, part_poses);
     chosen.drawn = draw(model, chosen.warped, presence);
   });
   paint_picture(at("drawn"), canvas, chosen.drawn.picture, channels);
-  const part_colours = found.parts.map(({ winner }) => colours[winner]);
+  const part_colours = encoding.parts.map(({ winner }) => colours[winner]);
   paint_owners(at("owners"), canvas, chosen.drawn, channels, part_colours);
   at("objects-error").textContent = squared_error(chosen.drawn.picture, image);
   const alone = draw_alone(object);
@@ -75,7 +75,7 @@ function show_pose() {
   paint_picture(at("objects").children[object].querySelector("canvas"), canvas, alone, channels);
 
   const own_poses = part_poses.filter(
-    (_, m) => found.parts[m].winner === object && presence[m] > PRESENT,
+    (_, m) => encoding.parts[m].winner === object && presence[m] > PRESENT,
   );
   const frame = { pose: part_poses[part], colour: part_colours[part] };
   show_marks(at("marks"), frame, own_poses, colours[object]);
@@ -89,23 +89,23 @@ function show_pose() {
 
 // What the parts that an object won draw, at their present poses.
 function draw_alone(k) {
-  const own = state.found.parts.flatMap(({ winner }, m) => (winner === k ? [m] : []));
-  const presence = own.map((m) => state.found.parts[m].vote_presence);
-  return draw(model, own.map((m) => chosen.warped[m]), presence).picture;
+  const part_numbers = state.encoding.parts.flatMap(({ winner }, m) => (winner === k ? [m] : []));
+  const presence = part_numbers.map((m) => state.encoding.parts[m].vote_presence);
+  return draw(model, part_numbers.map((m) => chosen.warped[m]), presence).picture;
 }
 
 // All that follows from poses, from what is switched on and from what is chosen.
 function show_all() {
   show_pose();
-  const { found } = state;
+  const { encoding } = state;
   const { object, part, objects_on, parts_on } = chosen;
   for (const [k, row] of [...at("objects").children].entries()) {
     paint_picture(row.querySelector("canvas"), canvas, draw_alone(k), channels);
-    show_row(row, found.objects[k].presence, colours[k], k === object);
+    show_row(row, encoding.objects[k].presence, colours[k], k === object);
     show_switch(row, objects_on[k]);
   }
   for (const [m, row] of [...at("parts").children].entries()) {
-    show_row(row, found.parts[m].presence, colours[found.parts[m].winner], m === part);
+    show_row(row, encoding.parts[m].presence, colours[encoding.parts[m].winner], m === part);
     show_switch(row, parts_on[m]);
   }
   show_texts();
@@ -117,19 +117,19 @@ function show_switch(row, is_on) {
 }
 
 function change_so_far() {
-  return change_between(state.found.objects[chosen.object].pose, chosen.poses[chosen.object]);
+  return change_between(state.encoding.objects[chosen.object].pose, chosen.poses[chosen.object]);
 }
 
 function show_texts() {
-  const { found } = state;
+  const { encoding } = state;
   const { object, part } = chosen;
-  const mass = (100 * found.mass[object]).toFixed(0);
+  const mass = (100 * encoding.mass[object]).toFixed(0);
   at("object-number").textContent = object;
   at("alone-text").replaceChildren(
     element("strong", {}, `Object ${object} alone.`),
-    ` Presence ${found.objects[object].presence.toFixed(2)}; it explains ${mass}\u00a0% of all parts.`,
+    ` Presence ${encoding.objects[object].presence.toFixed(2)}; it explains ${mass}\u00a0% of all parts.`,
   );
-  const { presence, winner, certainty } = found.parts[part];
+  const { presence, winner, certainty } = encoding.parts[part];
   const by = winner < num_objects ? `won by object ${winner}` : "won by no object";
   const how = certainty === undefined ? "" : ` with probability ${certainty.toFixed(2)}`;
   at("part-text").textContent = `Part ${part}: presence ${presence.toFixed(2)}, ${by}${how}.`;
@@ -151,7 +151,7 @@ function object_at(x, y) {
   const from = (index(y) * canvas + index(x)) * num_parts;
   const shares = chosen.drawn.share.subarray(from, from + num_parts);
   const part = argmax(shares);
-  const { winner } = state.found.parts[part];
+  const { winner } = state.encoding.parts[part];
   const is_inked = shares[part] > 1 - shares.reduce((sum, share) => sum + share, 0);
   return is_inked && winner < num_objects ? winner : chosen.object;
 }
@@ -172,7 +172,7 @@ function add_rows(list, which, count, switches) {
 
 add_sliders(SLIDERS, (name, value) => {
   const change = { ...change_so_far(), [name]: value };
-  change_object(change_pose(state.found.objects[chosen.object].pose, change));
+  change_object(change_pose(state.encoding.objects[chosen.object].pose, change));
 });
 add_rows(at("objects"), "object", num_objects, chosen.objects_on);
 add_rows(at("parts"), "part", num_parts, chosen.parts_on);
@@ -187,14 +187,14 @@ at("handles").addEventListener("click", (event) => {
   show_all();
 });
 at("reset").addEventListener("click", () => {
-  change_object(state.found.objects[chosen.object].pose);
+  change_object(state.encoding.objects[chosen.object].pose);
 });
 
 start({
   summary: `${num_objects} object capsules predict the poses of ${num_parts} part capsules, and`
     + ` these draw the image. Trained without labels; checkpoint of step ${facts.step.toLocaleString("en")}.`
     + " Choose an image; then turn an object and watch its parts follow.",
-  found_in,
+  encoding_of,
   answer({ probe }) {
     if (!probe) return [];
     const best = argmax(probe);

@@ -40,8 +40,8 @@ export const css = (colour) => `rgb(${colour.join(" ")})`;
 
 export const at = (id) => document.getElementById(id);
 
-export function set(one, attributes) {
-  for (const [name, value] of Object.entries(attributes)) one.setAttribute(name, value);
+export function set(element, attributes) {
+  for (const [name, value] of Object.entries(attributes)) element.setAttribute(name, value);
 }
 
 // A name that may be long, in any script: on one line, cut by an ellipsis where there is no room.

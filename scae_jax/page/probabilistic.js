@@ -19,23 +19,23 @@ const logaddexp = (a, b) => logsumexp([a, b]);
 // Of every part of an image [canvas, canvas, channels]: pose, and logit of its presence.
 function part_inference(image, { params, options, canvas }) {
   const { strides, min_part_scale } = options.part_inference;
-  const own = params.part_inference;
-  const map = convnet(image, canvas, own.convnet, strides, elu);
-  return attention_pooling(map, options.capsules[0], own.pooling).map(([logit, ...raw]) => ({
+  const weights = params.part_inference;
+  const map = convnet(image, canvas, weights.convnet, strides, elu);
+  return attention_pooling(map, options.capsules[0], weights.pooling).map(([logit, ...raw]) => ({
     logit, pose: affine_matrix(raw, min_part_scale),
   }));
 }
 
 // Of every object, from parts with relaxed presences: pose, and logit of its presence.
 function object_inference(parts, { params, options }) {
-  const own = params.object_inference_0;
+  const weights = params.object_inference_0;
   const presence = parts.map((part) => sigmoid(part.relaxed));
   const rows = parts.map(({ pose }, m) => [
     ...pose, presence[m], ...parts.map((_, other) => (other === m ? 1 : 0)),
   ]);
   const settings = { ...options.object_inference, mask: "log_presence", norm_epsilon: 1e-6 };
-  const x = set_transformer(rows, presence, own.set_transformer, settings);
-  return capsule_mlp(x, own.heads).map(([logit, ...offset]) => ({
+  const x = set_transformer(rows, presence, weights.set_transformer, settings);
+  return capsule_mlp(x, weights.heads).map(([logit, ...offset]) => ({
     logit, pose: IDENTITY.map((value, i) => value + offset[i]),
   }));
 }
@@ -43,21 +43,21 @@ function object_inference(parts, { params, options }) {
 // What objects say of parts: as `Relations` of selection.py, each [k][m].
 function relations({ params, options }) {
   const { max_affinity, min_scale, shared_scales } = options.generative;
-  const own = params.generative;
+  const weights = params.generative;
   const [num_parts, num_objects] = options.capsules;
   const start = -Math.log(max_affinity - 1);
   const limited = (raw) => Math.log(max_affinity) + log_sigmoid(raw + start);
-  const each = (numbers) => in_parts(numbers, num_parts);
-  const inner = in_parts(Array.from(own.offset_1.data), num_objects).map((of_object) =>
-    each(of_object).map((offset) => offset.map((value, i) => IDENTITY[i] + value)),
+  const by_part = (numbers) => in_parts(numbers, num_parts);
+  const inner = in_parts(Array.from(weights.offset_1.data), num_objects).map((of_object) =>
+    by_part(of_object).map((offset) => offset.map((value, i) => IDENTITY[i] + value)),
   );
   const scales = in_parts(
-    Array.from(own.scale_1.data, (raw) => min_scale + softplus(raw)), shared_scales ? 1 : num_objects,
-  ).map(each);
-  const affinity = Array.from(own.affinity_1.data, max_affinity ? limited : (raw) => raw);
+    Array.from(weights.scale_1.data, (raw) => min_scale + softplus(raw)), shared_scales ? 1 : num_objects,
+  ).map(by_part);
+  const affinity = Array.from(weights.affinity_1.data, max_affinity ? limited : (raw) => raw);
   return {
     affinity: in_parts(affinity, num_objects),
-    presence: in_parts(Array.from(own.presence_1.data), num_objects + 1), // the dummy is last
+    presence: in_parts(Array.from(weights.presence_1.data), num_objects + 1), // the dummy is last
     inner,
     scales: inner.map((_, k) => scales[shared_scales ? 0 : k]),
   };
@@ -94,7 +94,7 @@ function select(part, m, objects, { affinity, presence, inner, scales }, { gener
   return softmax(joint);
 }
 
-// Parts and objects of an image, in the form of found.js.
+// Parts and objects of an image, in the form of encoding.js.
 export function encode(model, image) {
   const { temperature, upper_temperature } = model.options.generative;
   const parts = part_inference(image, model);
@@ -129,13 +129,13 @@ export function alpha({ params }, m) {
 }
 
 // Parts at some poses, ready for `draw`: colours times alphas and, as the last channel, alphas.
-export function warp_parts(model, found, poses) {
+export function warp_parts(model, encoding, poses) {
   const { options, canvas, channels } = model;
   return poses.map((pose, m) => {
-    const [own, cover] = [template(model, m), alpha(model, m)];
-    const bank = Float32Array.from({ length: own.length + cover.length }, (_, i) => {
+    const [means, cover] = [template(model, m), alpha(model, m)];
+    const bank = Float32Array.from({ length: means.length + cover.length }, (_, i) => {
       const [cell, c] = [Math.floor(i / (channels + 1)), i % (channels + 1)];
-      return cover[cell] * (c < channels ? own[cell * channels + c] : 1);
+      return cover[cell] * (c < channels ? means[cell * channels + c] : 1);
     });
     return warp_template(bank, options.generative.template_size, channels + 1, pose, canvas);
   });

@@ -67,11 +67,11 @@ function background({ params }) {
 // Template of part m without colour, with its mixing logits if it has any, as one more channel.
 function bank(model, m) {
   const { channels } = model;
-  const [own, logits] = [template(model, m), mixing_logits(model, m)];
-  if (!logits) return own;
-  return Float32Array.from({ length: own.length + logits.length }, (_, i) => {
+  const [means, logits] = [template(model, m), mixing_logits(model, m)];
+  if (!logits) return means;
+  return Float32Array.from({ length: means.length + logits.length }, (_, i) => {
     const [cell, c] = [Math.floor(i / (channels + 1)), i % (channels + 1)];
-    return c < channels ? own[cell * channels + c] : logits[cell];
+    return c < channels ? means[cell * channels + c] : logits[cell];
   });
 }
 
@@ -105,7 +105,7 @@ export function draw(model, warped, presence) {
   const { canvas, channels } = model;
   const [mean, logit] = background(model);
   // Of presence 0 nothing is left, whatever the logits are.
-  const log_presence = presence.map((one) => (one > 0 ? safe_log(one) : -Infinity));
+  const log_presence = presence.map((value) => (value > 0 ? safe_log(value) : -Infinity));
   const picture = new Float32Array(canvas * canvas * channels);
   const share = new Float32Array(canvas * canvas * warped.length);
   for (let i = 0; i < canvas * canvas; i++) {
@@ -170,7 +170,7 @@ export function object_decoder(x, { params, options }) {
   });
 }
 
-// Parts and objects of an image, in the form of found.js.
+// Parts and objects of an image, in the form of encoding.js.
 export function encode(model, image) {
   const { params, options } = model;
   const parts = part_encoder(image, model);
@@ -206,6 +206,6 @@ export function encode(model, image) {
 }
 
 // Parts at some poses, ready for `draw`.
-export function warp_parts(model, found, poses) {
-  return poses.map((pose, m) => warp_part(model, m, pose, found.parts[m].colour));
+export function warp_parts(model, encoding, poses) {
+  return poses.map((pose, m) => warp_part(model, m, pose, encoding.parts[m].colour));
 }

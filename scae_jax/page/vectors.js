@@ -6,20 +6,20 @@ import {
   show_times, squared_error, start, state, timed,
 } from "./page.js";
 import { at, name_tag, paint_picture } from "./pictures.js";
-import { draw_vector, found_in, length } from "./system.js";
+import { draw_vector, encoding_of, length } from "./system.js";
 
 const REACH = 0.25; // of a slider, to both sides
 const num_numbers = model.options.class_features;
 const chosen = { k: 0, added: [] }; // `added` has what is added to each capsule, [k][e]
 
 const name_of = (k) => class_names[k];
-const vector_of = (k) => state.found.vectors[k].map((value, i) => value + chosen.added[k][i]);
+const vector_of = (k) => state.encoding.vectors[k].map((value, i) => value + chosen.added[k][i]);
 const drawn_by = (vector, k) => draw_vector(model, class_names.length, vector, k);
 
 // A new image: the longest capsule is chosen, and nothing is added.
 function show() {
-  chosen.k = argmax(state.found.vectors.map(length));
-  chosen.added = state.found.vectors.map((vector) => vector.map(() => 0));
+  chosen.k = argmax(state.encoding.vectors.map(length));
+  chosen.added = state.encoding.vectors.map((vector) => vector.map(() => 0));
   show_all();
 }
 
@@ -28,11 +28,11 @@ function show_all() {
   show_drawn();
   for (const [i, row] of [...at("classes").children].entries()) {
     paint_picture(row.querySelector("canvas"), canvas, drawn_by(vector_of(i), i), channels);
-    const size = length(state.found.vectors[i]);
+    const size = length(state.encoding.vectors[i]);
     show_row(row, size, facts.label_colours[i], i === k);
   }
-  paint_picture(at("as-found"), canvas, drawn_by(state.found.vectors[k], k), channels);
-  const size = length(state.found.vectors[k]).toFixed(2);
+  paint_picture(at("as-found"), canvas, drawn_by(state.encoding.vectors[k], k), channels);
+  const size = length(state.encoding.vectors[k]).toFixed(2);
   at("found-text").textContent = `Length ${size}.`;
 }
 
@@ -73,7 +73,7 @@ start({
     + " capsule is the score of its class, and a decoder draws the image from one capsule. Trained"
     + ` with labels; step ${facts.step.toLocaleString("en")} of its last run. Choose an image; then change the`
     + " numbers of a capsule and watch what it draws.",
-  found_in,
+  encoding_of,
   answer({ vectors }) {
     const best = argmax(vectors.map(length));
     const size = length(vectors[best]).toFixed(2);

@@ -136,7 +136,7 @@ def page_data(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict
     "num_objects": presence.shape[1],
     "num_parts": 0 if encoding.part_poses is None else np.shape(encoding.part_poses)[1],
     "shapes": _shapes(params),
-    "found_shapes": _shapes(encoded),
+    "encoding_shapes": _shapes(encoded),
     "left_out": left_out,
     "class_names": list(model.class_names),
     "labels": split["label"].tolist(),
@@ -150,7 +150,7 @@ def page_data(model: Model, dataset: EvalDataset, *, left_out: str = "") -> dict
     "facts": json.dumps(facts, allow_nan=False).replace("<", "\\u003c"),
     "images": deflated(images.tobytes()),
     "params": deflated(float16_bytes(params)),
-    "found": deflated(float16_bytes(encoded)),
+    "encodings": deflated(float16_bytes(encoded)),
   }
 
 

@@ -10,7 +10,7 @@ import { in_parts, one_of } from "./layers.js";
 import { draw, warp_parts } from "./system.js";
 
 // Example n of arrays [n, ...], as write.py names them.
-export function found_in(arrays, n) {
+export function encoding_of(arrays, n) {
   const of_each = Object.entries(one_of(arrays, n)).map(([name, { shape, data }]) => {
     const rows = in_parts(Array.from(data), shape[0]);
     return [name, shape.length > 1 ? rows : rows.flat()];
@@ -39,15 +39,15 @@ export function poses_by_objects({ parts }, object_poses) {
   );
 }
 
-export function draw_from_parts(model, found) {
-  const warped = warp_parts(model, found, found.parts.map((part) => part.pose));
-  return draw(model, warped, found.parts.map((part) => part.presence));
+export function draw_from_parts(model, encoding) {
+  const warped = warp_parts(model, encoding, encoding.parts.map((part) => part.pose));
+  return draw(model, warped, encoding.parts.map((part) => part.presence));
 }
 
 // What objects draw; of one object alone where `number` is given.
-export function draw_from_objects(model, found, object_poses, number = null) {
-  const shown = found.parts.map(({ winner, vote_presence }) =>
+export function draw_from_objects(model, encoding, object_poses, number = null) {
+  const shown = encoding.parts.map(({ winner, vote_presence }) =>
     number === null || winner === number ? vote_presence : 0,
   );
-  return draw(model, warp_parts(model, found, poses_by_objects(found, object_poses)), shown);
+  return draw(model, warp_parts(model, encoding, poses_by_objects(encoding, object_poses)), shown);
 }
