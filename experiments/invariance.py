@@ -4,8 +4,8 @@
 
 Two questions. Does an image that is moved, blurred, brightened or negated have the objects that it
 had? And what does the winning object, that with the largest posterior mass, tell: the class, or how
-bright and how sharp the image is? What changes the objects and stays within an image is what two
-views of it (`config.data.two_views`) cannot take away.
+bright and how sharp the image is? Two views of an image (`config.data.two_views`) can only remove
+what differs between them. Images are changed as the model gets them, after `config.data.ink`.
 
 Writes `invariance-<workdir>.md` and `.json` into the folder, for each seed if a run has several.
 """
@@ -25,12 +25,12 @@ from scae_jax.evaluation.encode import encode_dataset
 from scae_jax.evaluation.equivariance import motions, moved_images
 from scae_jax.evaluation.tables import table
 
-NUM_RANGES = 4  # into which images are divided by brightness and by sharpness, equally many each
+NUM_RANGES = 4  # into which images are divided at the quartiles of brightness and of sharpness
 LEGEND = (
   "Same winner: the object with the largest mass is the same as before. Correlation of an object's"
   " share of the mass before and after the change, mean over objects whose share varies. Mutual"
-  " information of the winning object with the class, and with four ranges of the mean brightness"
-  " and of the sharpness (mean difference of neighbouring pixels), in nats."
+  " information of the winning object, and of the class, with the class and with four ranges of the"
+  " mean brightness and of the sharpness (mean difference of neighbouring pixels), in nats."
 )
 
 Change = Callable[[np.ndarray, int], np.ndarray]  # images uint8 [n, h, w, c], canvas -> the same
@@ -99,18 +99,22 @@ def measure_invariance(
 
   `shares_of` returns the shares of the mass [n, k] of images uint8 [n, h, w, c] of any size up to
   the canvas. Labels are int [n]. Returns entries by `changes`, see `agreement`, and by
-  `information`, nats, of the winner with the `class` and each of `properties`.
+  `information`, nats, of the winner with the `class` and each of `properties`;
+  `class_information` is that of the class.
   """
   before = shares_of(images)
   winner = before.argmax(axis=1)
-  information = {"class": labels, **properties(images)}
+  values = {"class": labels, **properties(images)}
+
+  def information_with(number: np.ndarray) -> dict[str, float]:
+    return {name: float(mutual_info_score(number, values[name])) for name in values}
+
   return {
     "changes": {
       name: agreement(before, shares_of(change(images, canvas))) for name, change in CHANGES.items()
     },
-    "information": {
-      name: float(mutual_info_score(winner, values)) for name, values in information.items()
-    },
+    "information": information_with(winner),
+    "class_information": information_with(labels),
   }
 
 
@@ -140,12 +144,15 @@ def measure(images: ImageRun, variables: Any, head: dict[str, Any]) -> Findings:
     return mass / np.maximum(mass.sum(axis=1, keepdims=True), 1e-9)
 
   results = measure_invariance(shares_of, images.examples["image"], labels, images.sizes["canvas"])
-  told = ", ".join(f"{name} {value:.2f}" for name, value in results["information"].items())
+  rows = [
+    [name, *results[key].values()]
+    for name, key in (("the winning object", "information"), ("the class", "class_information"))
+  ]
   title = f"Objects of changed images: {scored_on['dataset']} {scored_on['split']}"
   paragraphs = [
     f"{title}, step {head['step']:,}",
     table_of(results),
-    f"Mutual information with the winning object: {told} nats.",
+    table({"mutual information, nats": "", **dict.fromkeys(results["information"], ".2f")}, rows),
     LEGEND,
   ]
   return Findings({"scored_on": scored_on, **results}, paragraphs)

@@ -89,7 +89,11 @@ def _row(folder: pathlib.Path, options: Mapping[str, Any]) -> Row:
     return values
 
   minutes = options.get("minutes")
-  if minutes is None:
+  if "steps_of" in options:  # the metrics.jsonl of each run in turn
+    runs = [sorted((folder / record).glob(name)) for name in options["steps_of"]]
+    minutes = " + ".join(_range([_minutes(path) for path in paths]) for paths in runs)
+    minutes += options["cores"]
+  elif minutes is None:
     minutes = _range(figures_at(MINUTES)) + options["cores"]
   note = options.get("note", "")
   if "step_at" in options:
@@ -107,6 +111,12 @@ def _row(folder: pathlib.Path, options: Mapping[str, Any]) -> Row:
     note=note,
     detail=options.get("detail", False),
   )
+
+
+def _minutes(path: pathlib.Path) -> float:
+  """Minutes of training steps by the lines of a run's metrics.jsonl."""
+  lines = [json.loads(line) for line in path.read_text().splitlines()]
+  return sum(line["timing"]["seconds"] for line in lines if line["split"] == "train") / 60
 
 
 def _range(values: Sequence[float]) -> str:

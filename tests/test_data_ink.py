@@ -109,7 +109,7 @@ def test_training_and_own_images_become_ink_once():
   np.testing.assert_array_equal(of_users.check(kept, None, resize=False)["image"], expected)
   larger = kept[:, :8].repeat(2, axis=1)  # stretched before it becomes ink, as it is smaller then
   assert of_users.check(larger[:, ::2], None, resize=True)["image"].shape == expected.shape
-  assert str(options.form) == "-16-crop-12x10-ink"
+  assert str(options.form) == "-16-crop-12x10-ink2"
   with pytest.raises(ValueError, match=r"config\.data\.middle.*16x20"):
     load_data(data_options(middle=(8, 30)), dataset)
   with pytest.raises(RunError, match=r"config\.data\.middle"):

@@ -68,6 +68,18 @@ def test_who_follows_what():
   for name in ("class", "brightness", "sharpness"):
     assert information["by_brightness"][name] == pytest.approx(np.log(2))
     assert information["by_place"][name] < 0.3
+  assert measured["by_place"]["class_information"] == pytest.approx(
+    {"class": np.log(4), "brightness": np.log(4), "sharpness": np.log(4)}
+  )
+
+
+def test_brightness_and_sharpness_are_told_apart():
+  images = np.full((4, 8, 8, 1), 100, np.uint8)
+  images[2:, ::2] += 80  # of the second half, sharp lines
+  images[1::2] += 50  # every second one is brighter
+  measured = invariance.properties(images)
+  np.testing.assert_array_equal(measured["sharpness"] > 1, [False, False, True, True])
+  assert list(np.argsort(measured["brightness"])) == [0, 2, 1, 3]
 
 
 @pytest.mark.parametrize("name", sorted(set(invariance.CHANGES) - {"nothing"}))

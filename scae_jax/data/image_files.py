@@ -10,6 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
+from scae_jax.data.ink import VERSION as INK_VERSION
 from scae_jax.data.ink import ink
 
 Source = bytes | os.PathLike[str]  # the encoded bytes, or the path of a file
@@ -43,7 +44,7 @@ class Form:
     """Suffix of a cache file's name, such as `-32-crop-28x20-grey`; "" for unchanged images."""
     size = f"-{self.side}-{self.fill}" if self.side else ""
     kept = "-" + "x".join(map(str, self.middle)) if self.middle else ""
-    channels = "-ink" if self.ink else {0: "", 1: "-grey", 3: "-rgb"}[self.channels]
+    channels = f"-ink{INK_VERSION}" if self.ink else {0: "", 1: "-grey", 3: "-rgb"}[self.channels]
     return size + kept + channels
 
 
