@@ -64,9 +64,12 @@ def assert_same(actual, expected):
     )
 
 
-@pytest.mark.parametrize(("batch", "mixing"), [(1, "coupled"), (7, "alpha")])
-def test_value_and_gradients_are_those_of_the_composition(batch, mixing):
-  module = decoder(mixing)
+@pytest.mark.parametrize(
+  ("batch", "mixing", "ground_colour"),
+  [(1, "coupled", False), (7, "alpha", False), (2, "alpha", True), (1, "coupled", True)],
+)
+def test_value_and_gradients_are_those_of_the_composition(batch, mixing, ground_colour):
+  module = decoder(mixing, ground_colour=ground_colour)
   *parts, target = inputs(batch)
   variables = random_variables(module, *parts, method=draw_with_features)
   actual, expected = (
