@@ -36,7 +36,7 @@ from scae_jax.training.build import build
 from scae_jax.training.loop import train
 
 TRAINED, TRACED, REFUSED, STOPPED = "trained", "traced", "refused", "stopped"
-TRAINED_SHARE = 10  # one of so many configs trains
+TRAIN_EVERY = 10  # one of so many configs trains
 PATIENCE = 300  # seconds for one config
 
 # Sizes at which a model is traced in a second.
@@ -194,11 +194,11 @@ def search(n: int, seed: int) -> Counter[str]:
 
   @seeded(seed)
   @settings(max_examples=n, database=None, **patient)
-  @given(cases(), st.integers(1, TRAINED_SHARE))
+  @given(cases(), st.integers(1, TRAIN_EVERY))
   def check(case: tuple[str, dict[str, Any]], trial: int) -> None:
     system, changes = case
     note(f"{system}: {changes}")
-    counts[try_config(system, changes, trains=trial == TRAINED_SHARE)] += 1
+    counts[try_config(system, changes, trains=trial == TRAIN_EVERY)] += 1
     jax.clear_caches()  # compiled programs stay in memory
     if counts.total() % 100 == 0:
       print(dict(counts), flush=True)

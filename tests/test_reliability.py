@@ -61,7 +61,8 @@ def test_a_run_that_fails_before_it_is_killed_is_a_failure(tmp_path):
 
 
 @pytest.mark.parametrize(
-  "error", [ValueError("config.train"), RunError("no key"), RunError("a\nb")]
+  "error",
+  [ValueError("config.train"), RunError("no key"), RunError("config.train.batch_size\nmore")],
 )
 def test_a_config_that_ends_in_another_way_is_a_failure(monkeypatch, error):
   monkeypatch.setattr(configs, "build", mock.Mock(side_effect=error))

@@ -10,8 +10,7 @@ from collections.abc import Iterable
 import numpy as np
 from PIL import ExifTags, Image, ImageOps
 
-from scae_jax.data.ink import VERSION as INK_VERSION
-from scae_jax.data.ink import ink
+from scae_jax.data.ink import INK_VERSION, ink
 
 Source = bytes | os.PathLike[str]  # the encoded bytes, or the path of a file
 _GREY = ("1", "L", "LA")

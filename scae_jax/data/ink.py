@@ -10,7 +10,7 @@ from scipy.ndimage import gaussian_filter
 
 NEIGHBOURHOOD = 1 / 4  # of the height: standard deviation of the Gaussian that is the local mean
 GROUND_SHARE, INK_SHARE = 0.3, 0.05  # of the pixels that become 0 and 1
-VERSION = 2  # of this function; images cached by another are not read
+INK_VERSION = 2  # in the names of cache files: images cached by another version are not read
 MIN_RANGE = 1e-3  # smaller ranges of colours, of pixels in [0, 1], are noise
 
 
