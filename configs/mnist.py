@@ -1,5 +1,5 @@
 """SCAE on MNIST: presets `official` and `paper`; for a CPU `modern`, `views`, `views_40`, `quick`,
-`quick_views`.
+`quick_views`, `random_places`.
 
     python train.py --config=configs/mnist.py:official
 
@@ -21,8 +21,10 @@ steps, so that no part is pushed into a corner. Idle objects become copies of bu
 38,000 no gradient from the objects reaches the parts. `views` continues this run with two views of
 each image; that gradient reaches the parts again until step 32,000: LIN-MATCH 98.0 %, mean of three
 seeds (results/mnist). `views_40` continues from there on the published canvas, with shifts of up to
-6 pixels, for affNIST's transformations. `quick` and `quick_views` are the first two runs in 30
-percent of their steps: 97.1 %, three seeds. `quick` ends after a quarter of its cosine.
+6 pixels, for affNIST's transformations, and `random_places` from the pretrained parameters of that
+run, with digits anywhere on the canvas, as affNIST has them. `quick` and `quick_views` are the
+first two runs in 30 percent of their steps: 97.1 %, three seeds. `quick` ends after a quarter of
+its cosine.
 
 `official` and `paper` have not been trained to their end with this code. The first 120,000
 steps of `official`, seven minutes of an H100, are in results/mnist.
@@ -89,6 +91,16 @@ VIEWS_40 = VIEWS | {
   "train.start_from": "runs/mnist-views",
   "optimizer.learning_rate": 1.5e-3,
 }
+RANDOM_PLACES = VIEWS_40 | {
+  "data.max_shift": 0,
+  "data.random_place": True,
+  "model.feature_gradient": ((0, 1.0), (4_000, 1.0), (4_500, 0.0)),
+  "loss.schedule.posterior_within": ((0, 15.0), (4_000, 15.0), (5_000, 1.0)),
+  "train.num_steps": 6_000,
+  "train.revive_idle": (),
+  "train.start_from": "pretrained/mnist",
+  "optimizer.learning_rate": 1e-3,
+}
 PAPER = {
   "data.canvas": 40,
   "data.max_shift": 6,
@@ -150,6 +162,7 @@ PRESETS = {
   "quick": QUICK,
   "quick_views": QUICK_VIEWS,
   "views_40": VIEWS_40,
+  "random_places": RANDOM_PLACES,
 }
 
 
