@@ -18,5 +18,5 @@ def get_config(preset: str = "") -> ConfigDict:
   """As `configs.mnist`."""
   config = mnist.get_config(preset)
   config.data.name = "fashion_mnist"
-  config.train.start_from = config.train.start_from.replace("mnist", "fashion_mnist")
+  config.train.start_from = config.train.start_from.replace("runs/", "runs/fashion_")
   return config
