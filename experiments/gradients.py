@@ -64,8 +64,12 @@ def terms_of(run: Run) -> Callable[[Any, Batch, Array], dict[str, Array]]:
       logits: Any = nn.Dense(module.num_classes).apply({"params": probe}, activation)
       del loss_terms[PROBES[name]]
       loss_terms[f"towards {name}"] = jnp.mean(cross_entropy(logits, batch["label"]))
-    weights = {name: system.loss_weights.get(name.partition(",")[0], 1.0) for name in loss_terms}
-    return {name: weights[name] * value for name, value in loss_terms.items()}
+    # A term without a weight is off.
+    weights = {name: system.loss_weights.get(name.partition(",")[0], 0.0) for name in loss_terms}
+    return {
+      name: value if name.startswith("towards ") else weights[name] * value
+      for name, value in loss_terms.items()
+    }
 
   return terms
 

@@ -22,6 +22,7 @@ import scae_jax
 from experiments.findings import command_line, write_record
 from scae_jax.data.sources import load_dataset
 from scae_jax.errors import as_run_errors, exit_with_message
+from scae_jax.evaluation.examples import choose
 from scae_jax.models.system import Encoding
 
 
@@ -74,14 +75,16 @@ def main() -> None:
   parser.add_argument("folder", type=pathlib.Path)
   parser.add_argument("--data_set", default="mnist", help="a name as of data.name")
   parser.add_argument("--data_dir", default="", help="where the data set is, if elsewhere")
-  parser.add_argument("--max_examples", type=int, default=20_000, help="training images to fit to")
+  parser.add_argument(
+    "--max_examples", type=int, default=20_000, help="training images to fit to; 0 for all"
+  )
   parser.add_argument("--seed", type=int, default=0, help="of the network")
   options = parser.parse_args()
   with exit_with_message(), as_run_errors():
     model = scae_jax.load(options.model)
     splits = load_dataset(options.data_set, options.data_dir).splits
     train, test = splits["train"], splits["test"]
-    train = train.take(np.arange(min(options.max_examples, len(train.labels))))
+    train = train.take(choose(len(train.labels), options.max_examples))
     record = {
       "command": command_line("small_network"),
       "model": options.model,

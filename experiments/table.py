@@ -175,9 +175,11 @@ def of_record(rows: Sequence[Row], record: str) -> str:
 
 def _figures_of_runs(row: Row) -> str:
   """The figure of each run, or the range of more than five."""
-  texts = [f"{value:,.{row.digits}f}" for value in row.values]
-  if len(texts) > 5:
-    return f"{min(texts, key=float)} to {max(texts, key=float)}"
+  few = len(row.values) <= 5
+  shown = row.values if few else [min(row.values), max(row.values)]
+  texts = [f"{value:,.{row.digits}f}" for value in shown]
+  if not few:
+    return " to ".join(texts)
   return ", ".join(texts) if len(texts) > 1 else ""
 
 

@@ -132,6 +132,20 @@ def test_two_ablations_at_once(preset, folder):
   assert command.workdir == pathlib.Path("runs") / folder
 
 
+@pytest.mark.parametrize(
+  ("first", "second"),
+  [("digits.py:", "digits.py:views,"), ("mnist.py:quick,", "mnist.py:quick_views,")],
+)
+def test_a_second_run_goes_on_from_the_first_with_the_same_ablations(first, second):
+  first_run, second_run = (
+    parse_command_line(
+      [f"--config={ROOT}/configs/{source}ablation=no_noise+coupled_mixing"], default_config=""
+    )
+    for source in (first, second)
+  )
+  assert second_run.settings.train.start_from == str(first_run.workdir)
+
+
 def test_help_lists_the_ablations(capsys):
   runs.train_py("--help", f"--config={ROOT}/configs/mnist.py:paper")
   lines = [line.split() for line in capsys.readouterr().out.splitlines()]

@@ -195,6 +195,7 @@ def deep_png(kind: int) -> bytes:
       encoded(FRAMES[0], "GIF", save_all=True, append_images=FRAMES[1:]),
       r"\b2 frames",
     ),
+    (encoded(Image.new("L", (2, 2)), exif=b"Exif\0\0MM\0*"), "replace it"),
   ],
 )
 def test_unusable_files_are_named(undivided, load, content, message):

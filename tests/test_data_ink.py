@@ -2,14 +2,17 @@
 
 import numpy as np
 import pytest
+from PIL import Image
 
 from scae_jax.config import load_config, read_settings
 from scae_jax.data.dataset import Dataset, Split, in_common_form
 from scae_jax.data.image_files import Form
 from scae_jax.data.ink import ink
-from scae_jax.data.sources import load_data
+from scae_jax.data.sources import load_data, load_dataset
 from scae_jax.errors import RunError
+from scae_jax.files import write_json
 from scae_jax.library.inputs import ImageInput
+from scae_jax.training.workdir import describe_data, read_image_facts
 
 SIDE = 32
 
@@ -107,13 +110,49 @@ def test_training_and_own_images_become_ink_once():
   of_users = ImageInput(options, 1, (12, 10))
   np.testing.assert_array_equal(of_users.check(images, None, resize=True)["image"], expected)
   np.testing.assert_array_equal(of_users.check(kept, None, resize=False)["image"], expected)
-  larger = kept[:, :8].repeat(2, axis=1)  # stretched before it becomes ink, as it is smaller then
-  assert of_users.check(larger[:, ::2], None, resize=True)["image"].shape == expected.shape
   assert str(options.form) == "-16-crop-12x10-ink2"
   with pytest.raises(ValueError, match=r"config\.data\.middle.*16x20"):
     load_data(data_options(middle=(8, 30)), dataset)
   with pytest.raises(RunError, match=r"config\.data\.middle"):
     data_options(middle=(8,))
+
+
+def test_images_of_another_size_are_scaled_before_their_middle_is_cut(tmp_path):
+  """To the size that training images had before; without `resize`, large ones are refused."""
+  images = np.zeros((2, 16, 20, 3), np.uint8)
+  images[:, 4:12, 9:12] = 255
+  split = Split(images, np.arange(2, dtype=np.int32))
+  dataset = Dataset("written", ("a", "b"), {"train": split, "test": split})
+  options = data_options(middle=(12, 10))
+  trained, _ = load_data(options, dataset)
+  write_json(tmp_path / "data.json", describe_data(trained))
+  spec, _, side = read_image_facts(tmp_path, options)
+  assert (spec.channels, side) == (1, (16, 20))
+  of_users = ImageInput(options, spec.channels, side)
+  np.testing.assert_array_equal(
+    of_users.check(images, None, resize=False)["image"], trained.splits["test"].images
+  )
+  larger = images.repeat(3, axis=1).repeat(3, axis=2)
+  scaled = of_users.check(larger, None, resize=True)["image"]
+  expected = ink(images[:, 2:14, 5:15] / 255)
+  assert scaled.shape == expected.shape
+  assert np.abs(scaled - expected).mean() < 0.05
+  with pytest.raises(ValueError, match=r"48x60.*resize"):
+    of_users.check(larger, None, resize=False)
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_sets_of_files_know_their_size_before_the_middle_is_cut(tmp_path, channels):
+  for name in ("train/a", "train/b", "test/a", "test/b"):
+    (tmp_path / "set" / name).mkdir(parents=True)
+    pixels = np.random.RandomState(0).randint(0, 256, (16, 20, 3)).astype(np.uint8)
+    Image.fromarray(pixels).save(tmp_path / "set" / name / "1.png")
+  for side, expected in ((0, (16, 20)), (14, (14, 14))):
+    form = Form(side=side, channels=channels, middle=(12, 10))
+    for _ in range(2):  # decoded, then from the cache
+      dataset = load_dataset("folder", str(tmp_path / "set"), str(tmp_path / "cache"), form)
+      assert dataset.cropped_from == expected
+      assert dataset.image_shape == (12, 10, channels)
 
 
 def test_ink_has_one_channel():

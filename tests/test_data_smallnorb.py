@@ -5,7 +5,8 @@ import sys
 import numpy as np
 import pytest
 
-from scae_jax.data.sources import load_dataset
+from scae_jax.data.image_files import AS_IT_IS, Form
+from scae_jax.data.sources import load_dataset, preview
 from tests.toy_data import random_images
 from tests.toy_tfds import image_feature, label_feature, png, write_tfds
 
@@ -95,6 +96,9 @@ def test_splits_and_their_own_cache_files(prepared, tmp_path, monkeypatch, name,
   assert sorted(dataset.splits) == sorted(expected)
   for split, indices in expected.items():
     assert_holds(dataset.splits[split], indices)
+  form = Form(side=32, middle=(28, 20))
+  for asked, shape in ((AS_IT_IS, (48, 48)), (Form(side=32), (32, 32)), (form, (28, 20))):
+    assert preview(name, str(prepared), str(tmp_path / "other"), asked).image_shape == shape
   stem = name.replace("smallnorb", "smallnorb-48").replace(":", "-")
   assert [path.name for path in tmp_path.iterdir()] == [f"{stem}-2.0.0.npz"]
   monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)  # Importing it fails now.

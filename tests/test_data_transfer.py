@@ -8,7 +8,7 @@ import pytest
 from scae_jax.data import transfer
 from scae_jax.data.dataset import Dataset, Split
 from scae_jax.data.image_files import AS_IT_IS, Form
-from scae_jax.data.transfer import load_scored, rotated
+from scae_jax.data.transfer import load_scored, preview_scored, rotated
 from tests.toy_data import dataset_of, write_affnist
 from tests.toy_system import data_options
 
@@ -123,7 +123,8 @@ def test_all_splits_are_turned_each_image_by_its_own_angle():
   images = np.zeros((200, 9, 9, 1), np.uint8)
   images[:, 3:6, 7] = 255
   dataset = dataset_of(images, validation=images, labels=np.arange(200) % 2)
-  dataset.splits["familiar"] = dataset.splits["test"]  # as of smallNORB
+  dataset.splits["familiar"] = dataset.splits["test"]  # as of smallNORB; names of others are free
+  dataset.splits["street"] = dataset.splits["test"]
   turned, again = (rotated(dataset, 60, 12) for _ in range(2))
   assert turned.name == "rotated_toy:-60..60"
   y, x = np.meshgrid(*[np.arange(12) - 5.0] * 2, indexing="ij")  # 1 + the middle of 9 pixels
@@ -139,7 +140,7 @@ def test_all_splits_are_turned_each_image_by_its_own_angle():
     assert np.histogram(angles[name], bins=6, range=(-60, 60))[0].min() > 15  # of 33 each
     assert len(np.unique(split.images.reshape(200, -1), axis=0)) > 190
   # Independent: 200 pairs correlate by less than 4 / sqrt(200).
-  assert np.abs(np.corrcoef(list(angles.values())) - np.eye(4)).max() < 0.28
+  assert np.abs(np.corrcoef(list(angles.values())) - np.eye(5)).max() < 0.28
 
 
 @pytest.mark.parametrize(
@@ -180,6 +181,13 @@ def test_official_files_become_ink_and_keep_their_size(tmp_path):
   assert loaded.shape == (1, 40, 40, 1)
   assert loaded[0, 0, 0, 0] < 64
   assert loaded[0, 20, 20, 0] > 192
+
+
+def test_official_files_have_as_many_channels_as_training_images(tmp_path):
+  write_affnist(tmp_path / "1.mat", np.full((1, 40, 40, 1), 9, np.uint8), np.zeros(1, np.int64))
+  options = data_options(40, affnist_dir=str(tmp_path), channels=3)
+  assert load_scored("affnist", options).channels == 3
+  assert preview_scored("affnist", options).channels == 3
 
 
 def test_plain_names_are_unchanged_data_sets(four):

@@ -213,6 +213,15 @@ def test_tables_are_those_of_the_records(path):
     assert row == computed, name_of(path)
 
 
+def test_many_runs_stand_as_a_range():
+  numbers = {"values": [1000.5, 999.0, 20_000.0, 5.0, 7.0, 8.0], "digits": 1}
+  texts = dict.fromkeys(
+    ("record", "system", "data", "measure", "published", "minutes", "command", "note"), "x"
+  )
+  lines = table.of_record([table.Row(**texts, **numbers, detail=False)], "x")
+  assert "| 5.0 to 20,000.0 |" in lines
+
+
 RUNS = [
   {"figures": {"x": 90, "steps alone, minutes": 2}},
   {"figures": {"x": 92, "steps alone, minutes": 3}},

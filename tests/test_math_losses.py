@@ -50,10 +50,11 @@ def test_entropy_and_kl(activations):
   np.testing.assert_allclose(sparsity.kl(jnp.asarray(activations)), [within, between], atol=5e-6)
 
 
-@functools.partial(jax.jit, static_argnums=0)
-def between(kind, batches):
+@functools.partial(jax.jit, static_argnums=(0, 2))
+def between(kind, batches, views=1):
   """Mean of the `between` term over batches [n, b, k], plain and unbiased."""
-  kinds = [functools.partial(KINDS[kind], unbiased=unbiased) for unbiased in (False, True)]
+  options = [{"unbiased": unbiased, "views": views} for unbiased in (False, True)]
+  kinds = [functools.partial(KINDS[kind], **chosen) for chosen in options]
   return [jnp.mean(jax.vmap(loss)(batches).between) for loss in kinds]
 
 
@@ -66,6 +67,11 @@ def test_unbiased_l2_is_on_average_that_of_all_examples(activations):
   np.testing.assert_allclose(unbiased, expected, rtol=1e-5)  # squares of float32
   variance_of_sums = 2 * exact.var(axis=0)
   np.testing.assert_allclose(plain, expected + np.mean(variance_of_sums), rtol=1e-5)
+  # Twice each, as two views that agree: their sum has four times the variance.
+  plain, unbiased = between("l2", activations[rows.repeat(2, axis=1)], 2)
+  expected = np.mean((4 * exact.mean(axis=0) - 4 / CLASSES) ** 2)
+  np.testing.assert_allclose(unbiased, expected, rtol=1e-5)
+  np.testing.assert_allclose(plain, expected + 4 * np.mean(variance_of_sums), rtol=1e-5)
 
 
 def test_unbiased_entropy_is_nearly_that_of_all_examples(activations):
@@ -74,6 +80,9 @@ def test_unbiased_entropy_is_nearly_that_of_all_examples(activations):
   plain, unbiased = between("entropy", activations[rows])
   expected = entropy(activations)[1]
   assert plain - expected > 1e-3
+  assert abs(unbiased - expected) < 0.1 * (plain - expected)
+  same, unbiased = between("entropy", activations[rows.repeat(2, axis=1)], 2)
+  assert same == pytest.approx(float(plain), rel=1e-5)
   assert abs(unbiased - expected) < 0.1 * (plain - expected)
 
 

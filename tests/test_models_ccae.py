@@ -154,19 +154,24 @@ def test_capsules_are_invariant_to_the_order_of_points(both_decoders):
   assert abs(other["points"] - terms["points"]) > 0.01
 
 
-def test_capsules_in_the_frame_of_the_points_follow_them():
-  """The scene is moved and scaled: votes follow, and the same capsules win the same points."""
+@pytest.mark.parametrize("mask", ["log_presence", "none"])
+def test_capsules_in_the_frame_of_the_points_follow_them(mask):
+  """The scene is moved and scaled: votes follow, and the same capsules win the same points.
+
+  Absent points stay at 0, where an encoder without a mask reads them, too.
+  """
   batch, shift = tiny_batch(), np.array([0.3, -0.2])
   batch["presence"] = jnp.ones((BATCH, POINTS)).at[:, -1].set(0)
   outputs = {}
   for frame in ("image", "parts"):
-    system = tiny(ccae, **{"object_encoder.frame": frame})
+    system = tiny(ccae, **{"object_encoder.frame": frame, "object_encoder.mask": mask})
     variables = random_variables(system.module, batch, train=False)
     apply = compiled(functools.partial(system.module.apply, train=False))
     for name, points in (
       ("as it is", batch["points"]),
       ("moved", 0.5 * np.array(batch["points"]) + shift),
     ):
+      points = np.where(batch["presence"][..., None] > 0, points, 0.0)
       scene = batch | {"points": jnp.asarray(points, jnp.float32)}
       outputs[frame, name] = jax.device_get(apply(variables, scene))
   close = functools.partial(np.allclose, rtol=1e-4, atol=1e-4)

@@ -122,6 +122,23 @@ def test_gradient_of_features_follows_its_schedule(tiny, result):
     jax.tree.map(close, scaled, full | {"part_encoder": part_encoder})
 
 
+def test_no_gradient_of_the_objects_reaches_features_at_a_factor_of_0():
+  """Also where gradients are not stopped, and colours of templates are a second path."""
+  system, batch = tiny_system(stop_gradients="none"), tiny_batch()
+  variables = random_variables(system.module, batch, train=False)
+  apply = functools.partial(system.module.apply, variables, train=False)
+  parts = compiled(apply)(batch).parts
+
+  def log_prob(features, factor):
+    changed = parts.replace(features=features)
+    encoded = apply(changed, feature_gradient=factor, method=type(system.module).encode_parts)
+    return encoded.part_log_prob.sum()
+
+  gradient = compiled(jax.grad(log_prob))
+  assert np.abs(gradient(parts.features, jnp.float32(1))).max() > 1e-3
+  assert not np.any(gradient(parts.features, jnp.float32(0)))
+
+
 def test_noise_of_training(tiny, result, run_open):
   first = run_open(tiny[1], jax.random.key(0))[2]
   again = run_open(tiny[1], jax.random.key(0))[2]

@@ -18,7 +18,7 @@ from flax.traverse_util import flatten_dict
 import explore
 import scae_jax
 from scae_jax.config import load_config, read_settings
-from scae_jax.data.dataset import Dataset, Split
+from scae_jax.data.dataset import Dataset, Split, hold_out_validation
 from scae_jax.data.sources import load_dataset
 from scae_jax.math import geometry
 from scae_jax.models.system import ImageSpec
@@ -327,13 +327,23 @@ def test_a_page_that_is_too_large_has_no_encoder(digits, dataset, tmp_path, monk
   assert "<img" not in text
   assert "&lt;img src=x" in text
   assert re.search('"left_out": "[^"]*1[.]2 MB', text)
-  monkeypatch.setattr(write, "MAX_BYTES", 50_000)
+  monkeypatch.setattr(write, "MAX_BYTES_DRAWING", 50_000)
   with pytest.raises(ValueError, match=r"\b0\.1 MB"):
     write.write_page(digits, images, tmp_path / "none.html")
   assert not (tmp_path / "none.html").exists()
   monkeypatch.setattr(write, "MAX_BYTES", 3 * 20 * 20 * 7)  # a third is of images
   facts = json.loads(write.page_data(digits, dataset, left_out="no encoder")["facts"])
   assert len(facts["labels"]) == 7
+
+
+def test_a_page_shows_held_out_images_as_evaluation_encodes_them(digits, dataset):
+  """The images of a run on ink are ink already, and do not become ink once more."""
+  held_out = hold_out_validation(first_images(dataset, 4), 6)
+  of_ink = dataclasses.replace(digits.inputs.options, ink=True)
+  model = dataclasses.replace(digits, inputs=dataclasses.replace(digits.inputs, options=of_ink))
+  texts, plain = (write.page_data(m, held_out, left_out="no encoder") for m in (model, digits))
+  assert json.loads(texts["facts"])["labels"] == held_out.splits["validation"].labels.tolist()
+  assert texts["encodings"] == plain["encodings"]
 
 
 def test_parameters_too_large_for_float16():

@@ -184,11 +184,11 @@ def test_draw_a_digit_and_turn_an_object(digits, page):
 
 def test_step_through_images_objects_and_parts_by_keyboard(digits, browser, path):
   with opened(browser, path) as page:
-    first = page.get_by_role("radio", name="Test image 0,")
+    first = page.get_by_role("radio", name="Image 0,")
     first.focus()
     first.press("ArrowRight")
     images = load_dataset("digits").splits["test"].images
-    assert "Test image 1," in page.locator("#answer").text_content()
+    assert "Image 1," in page.locator("#answer").text_content()
     assert_shows(page, "from-parts", digits.draw(digits.encode(images[1:2]), by="parts"))
     page.get_by_role("radio", name="object 5", exact=True).focus()
     page.keyboard.press("ArrowDown")
@@ -206,7 +206,7 @@ def test_without_an_encoder_the_page_says_why(digits, browser, tmp_path, monkeyp
   with opened(browser, tmp_path / "page.html") as page:
     assert "encoder" in page.locator("#pen-note").text_content()
     assert page.locator("#clear").is_hidden()
-    page.get_by_role("radio", name="Test image 1,").check(force=True)
+    page.get_by_role("radio", name="Image 1,").check(force=True)
     expected = digits.draw(digits.encode(images.splits["test"].images[1:2]))
     canvas = pixels(page, "drawn").astype(np.float32)
     np.testing.assert_allclose(canvas, 255 * expected.clip(0, 1), rtol=0, atol=4)

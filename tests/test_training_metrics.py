@@ -18,7 +18,7 @@ from scae_jax.config import read_settings
 from scae_jax.errors import NonFiniteError, RunError
 from scae_jax.models.system import ImageSpec
 from scae_jax.training.build import check_system, make_system
-from scae_jax.training.log import Display, MetricsWriter, import_tensorboard
+from scae_jax.training.log import Display, MetricsWriter, Window, import_tensorboard
 from scae_jax.training.step import check_finite, scheduled_weights
 from tests import tiny
 from tests.toy_system import toy_config, toy_data
@@ -28,6 +28,14 @@ def toy_system(**changes):
   settings = read_settings(toy_config())
   system = make_system(settings, ImageSpec(canvas=4, channels=1, num_classes=2))
   return dataclasses.replace(system, **changes)
+
+
+def test_a_window_keeps_its_steps_and_their_duration():
+  window = Window()
+  window.add({"total": np.array([1.0, 2.0])}, 1.5)
+  resumed = Window(json.loads(json.dumps(window.to_json())))
+  resumed.add({"total": np.array([6.0])}, 0.5)
+  assert (resumed.count, resumed.seconds, resumed.means()) == (3, 2.0, {"total": 3.0})
 
 
 def test_scheduled_weight_is_a_line_between_points():

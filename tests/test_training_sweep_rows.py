@@ -21,6 +21,7 @@ from scae_jax.errors import Interrupted, RunError
 from scae_jax.evaluation.comparison import csv_table, markdown_table, summary
 from scae_jax.files import write_json
 from scae_jax.training import sweep
+from scae_jax.training.workdir import locked, write_description
 from tests.runs import FOUR, report_of, rows_of
 from tests.toy_system import toy_config
 
@@ -222,6 +223,26 @@ def test_a_row_waits_for_the_one_it_starts_from(home, trainer):
   assert calls(home) == ["a", "b", "c"]
   trainer(plan, rows, rows)
   assert calls(home) == ["b", "d"]
+  # The row that it has started from is trained again or longer: then it is of another one.
+  trainer(plan, rows, rows)
+  assert calls(home) == []
+  (home / "root" / "b" / "metrics.jsonl").write_text("{}\n")
+  with pytest.raises(sweep.RowsFailed, match=r"d: b\b.*root/d\b"):
+    trainer(plan, rows, rows)
+
+
+def test_a_row_that_has_trained_keeps_the_spelling_of_its_start(home):
+  """The folder of a sweep may be moved, or written in another way."""
+  text = f'{FOUR}start_from = "b"\n'
+  config = rows_of(home, text)[3].config.copy_and_resolve_references()
+  workdir = home / "root" / "d"
+  with config.unlocked():
+    config.train.start_from = "elsewhere/b"
+  with locked(workdir):
+    write_description(workdir, config, {})
+  assert rows_of(home, text)[3].config.train.start_from == str(home / "root" / "b")
+  (workdir / "checkpoints").mkdir()
+  assert rows_of(home, text)[3].config.train.start_from == "elsewhere/b"
 
 
 def test_a_task_runs_its_rows_and_tables_all(home, trainer):

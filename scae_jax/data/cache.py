@@ -87,7 +87,13 @@ def read_cached(path: pathlib.Path, name: str, fingerprint: str | None = None) -
       split: Split(arrays[f"{split}_images"], arrays[f"{split}_labels"])
       for split in metadata["splits"]
     }
-    return Dataset(name, tuple(metadata["class_names"]), splits)
+    whole = metadata.get("cropped_from")
+    return Dataset(
+      name,
+      tuple(metadata["class_names"]),
+      splits,
+      cropped_from=None if whole is None else tuple(whole),
+    )
   except (ValueError, KeyError, TypeError, RecursionError) as error:
     logging.warning("The cache file %s is damaged (%s); it is removed.", path, error)
     with contextlib.suppress(OSError):  # in a folder that cannot be written
@@ -119,6 +125,7 @@ def write_cached(path: pathlib.Path, dataset: Dataset, fingerprint: str) -> None
     "class_names": dataset.class_names,
     "splits": list(dataset.splits),
     "fingerprint": fingerprint,
+    "cropped_from": dataset.cropped_from,
   }
   arrays: dict[str, Any] = {"about": np.frombuffer(json.dumps(metadata).encode(), np.uint8)}
   for name, split in dataset.splits.items():

@@ -55,7 +55,8 @@ class EvalDataset:
   class_names: tuple[str, ...]  # by label
   splits: Mapping[str, Split]  # "test" at least; all have images of one shape
   notes: tuple[str, ...] = ()  # sentences for every report on it
-  cropped_from: tuple[int, int] | None = None  # height and width, pixels, of the whole images
+  # Height and width, pixels, of the images before their middle was cut out; None if they are whole.
+  cropped_from: tuple[int, int] | None = None
   # The folder or the dotted path that it was loaded from; "" if in memory or at the usual place.
   path: str = ""
   # Whether the name identifies the images, as for the embedded digits and TFDS's sets.
@@ -200,7 +201,8 @@ def in_common_form(dataset: AnySet, form: Form) -> AnySet:
     name: dataclasses.replace(split, images=in_form(split.images, form))
     for name, split in dataset.splits.items()
   }
-  return dataclasses.replace(dataset, splits=splits)
+  whole = form.resized_shape(dataset.image_shape[:2]) if form.middle else None
+  return dataclasses.replace(dataset, splits=splits, cropped_from=whole)
 
 
 def crop_middle(dataset: AnySet, side: int) -> AnySet:
@@ -222,7 +224,9 @@ def crop_middle(dataset: AnySet, side: int) -> AnySet:
     )
     for name, split in dataset.splits.items()
   }
-  return dataclasses.replace(dataset, splits=splits, cropped_from=(height, width))
+  return dataclasses.replace(
+    dataset, splits=splits, cropped_from=dataset.cropped_from or (height, width)
+  )
 
 
 def normalized(dataset: AnySet) -> AnySet:

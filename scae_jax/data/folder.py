@@ -12,7 +12,7 @@ import numpy as np
 from absl import logging
 
 from scae_jax.data.dataset import Dataset, Split, holdout
-from scae_jax.data.image_files import AS_IT_IS, Form, decode_pictures
+from scae_jax.data.image_files import AS_IT_IS, Form, decode_picture, decode_pictures
 
 SUFFIXES = (".bmp", ".gif", ".jpeg", ".jpg", ".png", ".webp")
 TEST_FRACTION = 0.2
@@ -110,7 +110,8 @@ def load_listing(listing: FolderListing, form: Form = AS_IT_IS) -> Dataset:
     is_test = _chosen_for_test(listing.root, classes, splits[""].labels)
     splits = {"train": splits[""].take(~is_test), "test": splits[""].take(is_test)}
   _warn_of_copies(listing.root, splits)
-  return Dataset("folder", classes, splits)
+  whole = form.resized_shape(decode_picture(paths[0]).shape[:2]) if form.middle else None
+  return Dataset("folder", classes, splits, cropped_from=whole)
 
 
 def _visible(folder: pathlib.Path) -> list[pathlib.Path]:

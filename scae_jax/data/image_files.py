@@ -5,6 +5,7 @@ import dataclasses
 import io
 import os
 import re
+import struct
 from collections.abc import Iterable
 
 import numpy as np
@@ -45,6 +46,15 @@ class Form:
     kept = "-" + "x".join(map(str, self.middle)) if self.middle else ""
     channels = f"-ink{INK_VERSION}" if self.ink else {0: "", 1: "-grey", 3: "-rgb"}[self.channels]
     return size + kept + channels
+
+  def resized_shape(self, shape: tuple[int, int]) -> tuple[int, int]:
+    """Height and width of images, in pixels, before their middle is cut out."""
+    return (self.side, self.side) if self.side else shape
+
+  def shape(self, shape: tuple[int, int]) -> tuple[int, int]:
+    """Height and width, in pixels, of images in this form."""
+    height, width = self.middle or self.resized_shape(shape)
+    return height, width
 
 
 AS_IT_IS = Form()
@@ -97,7 +107,14 @@ def decode_picture(source: Source | Image.Image) -> np.ndarray:
       image.load()  # A truncated file raises here.
       orientation = image.getexif().get(ExifTags.Base.Orientation)
   # Pillow raises any of these for broken files.
-  except (OSError, SyntaxError, EOFError, ValueError, Image.DecompressionBombError) as error:
+  except (
+    OSError,
+    SyntaxError,
+    EOFError,
+    ValueError,
+    struct.error,
+    Image.DecompressionBombError,
+  ) as error:
     raise ValueError(
       f"expected a whole image file, got one that Pillow cannot read ({error}); replace it"
     ) from error

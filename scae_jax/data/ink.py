@@ -12,6 +12,7 @@ NEIGHBOURHOOD = 1 / 4  # of the height: standard deviation of the Gaussian that 
 GROUND_SHARE, INK_SHARE = 0.3, 0.05  # of the pixels that become 0 and 1
 INK_VERSION = 2  # in the names of cache files: images cached by another version are not read
 MIN_RANGE = 1e-3  # smaller ranges of colours, of pixels in [0, 1], are noise
+BLOCK = 1_000  # images at once, which take the memory of some ten copies in float64
 
 
 def ink(images: np.ndarray) -> np.ndarray:
@@ -27,6 +28,12 @@ def ink(images: np.ndarray) -> np.ndarray:
     raise ValueError("config.data.ink must be off for images of 2 channels, a stereo pair")
   if not images.size:  # NumPy has no quantiles of nothing
     return images[..., :1]
+  starts = range(0, len(images), BLOCK)
+  return np.concatenate([_ink(images[start : start + BLOCK]) for start in starts])
+
+
+def _ink(images: np.ndarray) -> np.ndarray:
+  """`ink` of a block of images, at least one."""
   is_uint8 = images.dtype == np.uint8
   pixels = images / 255 if is_uint8 else images.astype(np.float64)
   number, height, width, channels = images.shape

@@ -94,7 +94,7 @@ def load_dataset(
   """Loads a data set into host memory, its images brought to a form.
 
   The name is `digits`, `folder`, the dotted path of a function that returns a `Dataset`, or a TFDS
-  name: `mnist`, `mnist:3.0.1`, `cifar10_corrupted/fog_1`, `smallnorb:novel_azimuth`. `data_dir` is,
+  name: `mnist`, `mnist:3.0.1`, `mnist_corrupted/fog`, `smallnorb:novel_azimuth`. `data_dir` is,
   for `folder`, the folder of images; for a function, its only argument, left out if ""; for TFDS
   sets, the folder of prepared sets, "" for `$TFDS_DATA_DIR` or else `~/tensorflow_datasets`.
 
@@ -145,14 +145,12 @@ def preview(name: str, data_dir: str, cache_dir: str, form: Form = AS_IT_IS) -> 
     return None
   if tfds_set.source.builder != "smallnorb":
     description = preview_prepared(tfds_set.source, tfds_set.folder)
-    shape = (form.side, form.side) if form.side else description.image_shape
-    shape = form.middle or shape
-    return dataclasses.replace(
-      description, channels=form.channels or description.channels, image_shape=shape
-    )
+    channels = form.channels or description.channels
+    shape = form.shape(description.image_shape)
+    return dataclasses.replace(description, channels=channels, image_shape=shape)
   names = preview_prepared(tfds_set.source, tfds_set.folder, SMALLNORB_KEYS).class_names
   splits = ("train", "test", "familiar") if tfds_set.division else ("train", "test")
-  return Preview(tfds_set.full_name, names, splits, channels=2, image_shape=(SIDE, SIDE))
+  return Preview(tfds_set.full_name, names, splits, 2, form.shape((SIDE, SIDE)))
 
 
 def is_dotted(name: str) -> bool:

@@ -26,7 +26,7 @@ _VERSION = re.compile(r"\d+\.\d+\.\d+")
 
 @dataclasses.dataclass(frozen=True)
 class TfdsSet:
-  """A name such as `mnist:3.0.1` or `cifar10_corrupted/fog_1`, and the folder of prepared sets."""
+  """A name such as `mnist:3.0.1` or `mnist_corrupted/fog`, and the folder of prepared sets."""
 
   builder: str
   config: str  # "" if there is none
@@ -98,7 +98,11 @@ def decode_prepared(source: TfdsSet, folder: pathlib.Path, form: Form) -> Datase
     name: Split(images, np.ascontiguousarray(labels[:, 0]))
     for name, (images, labels) in records.items()
   }
-  return Dataset(source.unversioned, class_names, splits)
+  whole = None
+  if form.middle:
+    declared = preview_prepared(source, folder).image_shape
+    whole = None if 0 in declared else form.resized_shape(declared)
+  return Dataset(source.unversioned, class_names, splits, cropped_from=whole)
 
 
 def preview_prepared(source: TfdsSet, folder: pathlib.Path, keys: tuple[str, ...] = ()) -> Preview:

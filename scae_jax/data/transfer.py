@@ -11,6 +11,7 @@ translated_<name>:-6..6  each by its own whole numbers of pixels in this range; 
 
 import dataclasses
 import re
+import zlib
 from typing import NamedTuple
 
 import numpy as np
@@ -30,7 +31,7 @@ from scae_jax.data.sources import load_dataset, preview
 from scae_jax.waiting import waiting
 
 SEED = 0  # of all choices; not the run's, so that all runs are scored on the same images
-# Seeds of `rotated`: each split has its own, so that splits do not share their angles.
+# Seeds of `rotated`, see `_seed_of`.
 _SEEDS = {"test": SEED, "train": SEED + 1, "validation": SEED + 2, "familiar": SEED + 3}
 _EXPECTED = {
   "rotated": "degrees, as in rotated_mnist:35, or a range, as in rotated_mnist:-20..20",
@@ -100,7 +101,9 @@ def preview_scored(name: str, options: DataOptions, data_dir: str = "") -> Previ
   """
   if name == "affnist" and options.affnist_dir:
     _check_canvas_of_affnist(options.canvas)
-    return Preview(name, affnist.CLASS_NAMES, ("test",), 1, (affnist.SIDE, affnist.SIDE))
+    return Preview(
+      name, affnist.CLASS_NAMES, ("test",), options.form.channels or 1, (affnist.SIDE, affnist.SIDE)
+    )
   request = _parse("affine_mnist" if name == "affnist" else name)
   source = name if request is None else request.source
   with waiting(f"looking at {source}"):
@@ -127,9 +130,14 @@ def rotated(dataset: Dataset, degrees: float, canvas: int) -> Dataset:
   request = _Request("rotated", dataset.name, moves, [(-degrees, degrees)])
   splits, notes = {}, list(dataset.notes)
   for name, split in dataset.splits.items():
-    splits[name], split_notes = _move_images(request, split, canvas, _SEEDS[name])
+    splits[name], split_notes = _move_images(request, split, canvas, _seed_of(name))
     notes += [f"{request.name}, {name}: {note}" for note in split_notes]
   return Dataset(request.name, dataset.class_names, splits, tuple(notes), path=dataset.path)
+
+
+def _seed_of(split: str) -> int:
+  """A seed of its own for each split, so that splits do not share their angles."""
+  return _SEEDS.get(split, zlib.crc32(split.encode()))
 
 
 def _check_canvas_of_affnist(canvas: int) -> None:

@@ -24,7 +24,8 @@ class ImageInput:
 
   options: DataOptions  # of the training data
   channels: int  # of the images
-  side: tuple[int, int]  # height and width of the training images, pixels
+  # Height and width of the training images, pixels, before `data.middle` and `data.crop`.
+  side: tuple[int, int]
 
   def check(
     self, examples: Numbers | Sequence[Numbers], presence: np.ndarray | None, *, resize: bool
@@ -46,21 +47,22 @@ class ImageInput:
       return {"image": np.concatenate(resized_images)}
     images = self._checked(as_array(examples))
     form = self.options.form
+    whole = form.resized_shape(self.side)
     if resize and form.side:
-      images = resized(images, (form.side, form.side), form.fill)
-    if form.middle and np.all(np.greater_equal(images.shape[1:3], form.middle)):
-      images = middle(images, form.middle)
-    if resize and images.shape[1:3] != self.side:
-      images = resized(_in_unit_range(images), self.side, "stretch")
+      images = resized(images, whole, form.fill)
+    if resize and images.shape[1:3] != whole:
+      images = resized(_in_unit_range(images), whole, "stretch")
     height, width = images.shape[1:3]
     # Training images may be larger than the canvas; they are cropped to their middle.
-    fits = (height, width) == self.side or max(height, width) <= self.options.canvas
+    fits = (height, width) == whole or max(height, width) <= self.options.canvas
     if not (resize or fits):
-      side, canvas = "x".join(map(str, self.side)), self.options.canvas
+      side, canvas = "x".join(map(str, whole)), self.options.canvas
       raise ValueError(
         f"images are {height}x{width} pixels; this model takes at most {canvas}x{canvas} and was"
         f" trained on {side}. Give resize=True to scale them to {side}."
       )
+    if form.middle and np.all(np.greater_equal(images.shape[1:3], form.middle)):
+      images = middle(images, form.middle)
     return {"image": ink(images) if form.ink else images}
 
   def _checked(self, images: np.ndarray) -> np.ndarray:
@@ -68,10 +70,10 @@ class ImageInput:
 
     Images that become ink keep their colours.
     """
-    # With a last axis of 1 or 3, the array is a single image with channels.
+    # With a last axis of 1 to 4, the array is a single image with channels.
     form = self.options.form
     takes_grey = self.channels == 1 or form.channels == 3
-    if images.ndim == 3 and takes_grey and images.shape[2] not in (1, 3):
+    if images.ndim == 3 and takes_grey and images.shape[2] not in (1, 2, 3, 4):
       images = images[..., None]
     # If the config converts the channels of training images, these are converted, too.
     channels = (1, 3) if form.channels else (self.channels,)

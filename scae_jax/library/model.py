@@ -81,7 +81,8 @@ class Model:
 
     Args:
       examples: images, uint8 or float in [0, 1], [n, h, w] or [n, h, w, c]; smaller ones are
-        centred on the canvas, on black. For a model of points, coordinates [n, p, 2].
+        centred on the canvas, on black. With `data.ink` they are photographs, which become ink
+        here. For a model of points, coordinates [n, p, 2].
       resize: whether to scale images of another size, or a list of images of several sizes, to that
         of the training images: as `data.resize` says if it is set, otherwise by stretching.
       presence: 1 or 0 for each point, [n, p]; None if all are present.

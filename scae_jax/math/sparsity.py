@@ -8,6 +8,7 @@ et al. 2019, section 2.4.
 the mean over all examples, by a multiple of the variance of activations. Minimising this excess
 makes activations constant: with batches of 64, a capsule that is always slightly present costs less
 than one that is present in one class. `unbiased`, which is not in the paper, subtracts an estimate.
+It takes the mean of `views` adjacent examples, which are views of one image and not independent.
 """
 
 from typing import NamedTuple
@@ -37,12 +38,14 @@ def l2(
   within_constant: float | None = None,
   *,
   unbiased: bool = False,
+  views: int = 1,
 ) -> Sparsity:
   """Squared distance of summed presences from an even share of capsules among classes.
 
   within = mean_b (sum_k a_bk - K / C)^2, between = mean_k (sum_b a_bk - B / C)^2, with presences a.
   `within_constant` replaces K / C, the number of capsules that should be present in an example.
-  `unbiased` subtracts B var_k from each square, with var_k the sample variance of a_bk over b.
+  `unbiased` subtracts B var_k from each square, with var_k the sample variance of a_bk over b; of
+  several views, it is their number times the variance of their mean.
   """
   num_capsules = presence.shape[1]
   batch = len(presence) * shards.count()
@@ -51,12 +54,12 @@ def l2(
   within = jnp.mean(jnp.square(jnp.sum(presence, axis=1) - within_constant))
   squares = jnp.square(shards.sum_over_batch(presence) - batch / num_classes)
   if unbiased:
-    squares -= batch * _variance(presence)
+    squares -= batch * _variance(presence, views)
   return Sparsity(within, jnp.mean(squares))
 
 
 @typed
-def entropy(mass: Float[Array, "b k"], *, unbiased: bool = False) -> Sparsity:
+def entropy(mass: Float[Array, "b k"], *, unbiased: bool = False, views: int = 1) -> Sparsity:
   """Entropies, nats: within = mean_b H(mass_b / sum), between = -H(sum_b mass_b / sum).
 
   The second entropy is to be maximised, so it is negated: activity spreads over all capsules.
@@ -72,19 +75,19 @@ def entropy(mass: Float[Array, "b k"], *, unbiased: bool = False) -> Sparsity:
     # is that of this residual times B / T^2 (delta method).
     residual = mass - jnp.sum(mass, axis=1, keepdims=True) * (total / whole)[None]
     batch = len(mass) * shards.count()
-    between -= jnp.sum(batch * _variance(residual) / (2 * whole * (total + EPSILON)))
+    between -= jnp.sum(batch * _variance(residual, views) / (2 * whole * (total + EPSILON)))
   return Sparsity(within, between)
 
 
 @typed
-def kl(mass: Float[Array, "b k"], *, unbiased: bool = False) -> Sparsity:
+def kl(mass: Float[Array, "b k"], *, unbiased: bool = False, views: int = 1) -> Sparsity:
   """Divergences from the uniform distribution over capsules, nats.
 
   within = -mean_b KL(mass_b / sum, uniform), between = KL(sum_b mass_b / sum, uniform). Gradients
   are those of `entropy`.
   """
   log_capsules = jnp.log(mass.shape[1])
-  sparsity = entropy(mass, unbiased=unbiased)
+  sparsity = entropy(mass, unbiased=unbiased, views=views)
   return Sparsity(sparsity.within - log_capsules, sparsity.between + log_capsules)
 
 
@@ -108,11 +111,16 @@ def view_divergence(mass: Float[Array, "b k"]) -> Float[Array, ""]:
   return jnp.mean(jnp.sum(difference * log_ratio, axis=1))
 
 
-def _variance(activation: Array) -> Array:
-  """Sample variance of activations [b, k] over the batch, [k]; 0 for one example."""
+def _variance(activation: Array, views: int) -> Array:
+  """Sample variance of activations [b, k] over the batch, [k]; 0 for one image.
+
+  Each `views` adjacent examples are of one image; it is their number times the variance of their
+  mean, by which the variance of the batch's sum is b times it.
+  """
+  activation = jnp.mean(activation.reshape(-1, views, activation.shape[1]), axis=1)
   batch = len(activation) * shards.count()
   centred = activation - shards.sum_over_batch(activation)[None] / batch
-  return shards.sum_over_batch(jnp.square(centred)) / max(batch - 1, 1)
+  return views * shards.sum_over_batch(jnp.square(centred)) / max(batch - 1, 1)
 
 
 def _entropy(mass: Array) -> Array:

@@ -84,6 +84,7 @@ def split(preset: str) -> tuple[str, tuple[str, ...]]:
 def apply(config: ConfigDict, names: tuple[str, ...]) -> ConfigDict:
   """Applies ablations to the config, in place, and returns it.
 
+  A run that continues another one then continues the run with the same ablations.
   ValueError if an ablation is unknown or changes nothing in this config, or if two set a key to
   different values.
   """
@@ -101,4 +102,6 @@ def apply(config: ConfigDict, names: tuple[str, ...]) -> ConfigDict:
     if config.to_dict() == before:
       raise ValueError(f"ablation {name!r} changes nothing: this config has {changes} without it")
     changed |= changes
+  if config.train.start_from.startswith("runs/"):
+    config.train.start_from = "-".join((config.train.start_from, *names))
   return config

@@ -122,7 +122,8 @@ class CCAE(nn.Module):
     frames = None
     if self.object_encoder.frame == "parts":
       frames = jax.vmap(geometry.frame_of)(points, presence)[:, None]
-      points = (points - frames[..., 2]) / frames[..., :1, 0]
+      in_frame = (points - frames[..., 2]) / frames[..., :1, 0]
+      points = jnp.where(presence[..., None] > 0, in_frame, 0.0)  # absent points stay at 0
     objects = self.object_decoder(self.object_encoder(points, presence), train=train)
     if isinstance(objects, ObjectCapsules):
       objects = point_votes(objects)

@@ -1,4 +1,4 @@
-// Where images come from: the strip of test images, their map, and the pen.
+// Where images come from: the strip of held-out images, their map, and the pen.
 
 import { at, css, element, name_tag, paint_picture, set } from "./pictures.js";
 
@@ -12,7 +12,7 @@ export function show_test_images(images, facts, choose) {
   const colours = facts.label_colours.map(css);
   for (const [n, image] of images.entries()) {
     const input = element("input", { type: "radio", name: "image", value: n });
-    input.setAttribute("aria-label", `Test image ${n}, label ${class_names[labels[n]]}`);
+    input.setAttribute("aria-label", `Image ${n}, label ${class_names[labels[n]]}`);
     input.addEventListener("change", () => choose(n));
     const thumbnail = element("canvas");
     paint_picture(thumbnail, canvas, image, channels);
@@ -34,7 +34,7 @@ export function show_test_images(images, facts, choose) {
   });
 }
 
-// Marks test image n in strip and map; null for none.
+// Marks image n in strip and map; null for none.
 export function mark_test_image(n) {
   const strip = at("strip");
   for (const [i, label] of strip.querySelectorAll("label").entries()) {

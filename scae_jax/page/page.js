@@ -21,7 +21,7 @@ export const model = {
 const carried = read_params(await inflate(at("encodings").textContent), facts.encoding_shapes);
 const images = split_images(await inflate(at("images").textContent));
 
-// `number` is that of the test image, null where the image was drawn.
+// `number` is that of the held-out image, null where the image was drawn.
 export const state = { image: images[0], number: 0, encoding: null, times: {} };
 
 function split_images(bytes) {
@@ -62,7 +62,7 @@ function show_image(answer) {
   const { image, number } = state;
   paint_picture(at("image"), canvas, image, channels);
   set(at("guide"), { visibility: number === null ? "visible" : "hidden" });
-  const of_test = () => [`Test image ${number}, label `, name_tag(class_names[facts.labels[number]]), ". "];
+  const of_test = () => [`Image ${number}, label `, name_tag(class_names[facts.labels[number]]), ". "];
   at("answer").replaceChildren(...(number === null ? ["Your drawing. "] : of_test()), ...answer);
 }
 

@@ -33,15 +33,18 @@ class Window:
   def __init__(self, contents: Mapping[str, Any] | None = None):
     """A new window, or the one that `to_json` stored."""
     self.count = int(contents["count"]) if contents else 0
+    # Of these steps; checkpoints of version 0.1 have none.
+    self.seconds = float(contents.get("seconds", 0.0)) if contents else 0.0
     sums = contents["sums"] if contents else {}
     self._sums: dict[str, Any] = {name: np.float64(value) for name, value in sums.items()}
 
-  def add(self, rows: Mapping[str, np.ndarray]) -> None:
-    """Adds steps: `{name: [n] or [n, seeds]}`."""
+  def add(self, rows: Mapping[str, np.ndarray], seconds: float) -> None:
+    """Adds steps, `{name: [n] or [n, seeds]}`, and their duration."""
     for name, values in rows.items():
       for value in values.astype(np.float64):
         self._sums[name] = self._sums.get(name, 0.0) + value
     self.count += len(next(iter(rows.values())))
+    self.seconds += seconds
 
   def means(self) -> dict[str, Any]:
     """Mean of each metric over the window; the loss terms, `terms/...`, are a nested dict."""
@@ -51,7 +54,7 @@ class Window:
   def to_json(self) -> dict[str, Any]:
     """What a checkpoint stores."""
     sums = {name: np.asarray(value).tolist() for name, value in self._sums.items()}
-    return {"count": self.count, "sums": sums}
+    return {"count": self.count, "sums": sums, "seconds": self.seconds}
 
 
 class MetricsWriter:

@@ -111,27 +111,26 @@ def _train_steps(
 ) -> tuple[TrainState, Progress]:
   """Trains until the last step or a request to stop; the result's checkpoint is being written."""
   step, seeds = progress.step, options.all_seeds
-  # All three belong to the next line of metrics.
-  window, num_steps, seconds = Window(progress.window), 0, 0.0
+  window = Window(progress.window)  # of the next line of metrics
   saved = step if checkpoints.steps() else 0  # step of the last checkpoint; 0 for none
   began = time.perf_counter()
   stopping = _is_stopping(stop)
   while step < options.num_steps and not stopping:
     started = time.perf_counter()
     state, rows = program.run(state, step)
-    num_done = len(rows["total"])
-    num_steps, seconds = num_steps + num_done, seconds + time.perf_counter() - started
+    seconds = time.perf_counter() - started
     check_finite(rows, step, seeds, saved=saved)
-    step += num_done
+    step += len(rows["total"])
     last = step == options.num_steps
-    window.add(rows)
-    display.advance(step, num_steps / seconds)
+    window.add(rows, seconds)
+    steps_per_second = window.count / window.seconds
+    display.advance(step, steps_per_second)
     if last or _due(step, options.log_every):
-      timing = {"steps_per_second": num_steps / seconds, "seconds": seconds}
+      timing = {"steps_per_second": steps_per_second, "seconds": window.seconds}
       timing["wall_seconds"] = time.perf_counter() - began
       means = mean_over_seeds(window.means(), seeds)
       writer.write({"split": "train", "step": step, **means, "timing": timing})
-      window, num_steps, seconds = Window(), 0, 0.0
+      window = Window()
     selection_loss = None  # the held-out loss that ranks the checkpoint
     save = last or _due(step, options.checkpoint_every)
     if save or _due(step, options.eval_every):

@@ -9,7 +9,7 @@ import itertools
 import json
 import math
 import pathlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import jax
@@ -24,6 +24,7 @@ from scae_jax.data.feed import Feed
 from scae_jax.errors import RunError, as_run_errors
 from scae_jax.files import given_path
 from scae_jax.models.system import System
+from scae_jax.sections import TrainOptions
 from scae_jax.training.build import build
 from scae_jax.training.checkpoint import Checkpoints, Progress
 from scae_jax.training.hosts import all_or_none, check_agreement, put
@@ -138,28 +139,44 @@ def find_start(
     with as_run_errors():
       source = given_path(options.start_from)
     step, source_seeds, stored, unfinished = _read_params(source, mesh)
-    if source_seeds not in (1, options.seeds):
-      raise RunError(
-        f"{source} has {source_seeds} seeds and this run {options.seeds}. Start from a run of one"
-        f" seed, which all share, or set config.train.seeds to {source_seeds}."
-      )
-    modules = options.start_modules or tuple(stored)
-    if absent := [name for name in modules if name not in stored]:
-      raise RunError(
-        f"{source} has no module {', '.join(absent)}, which config.train.start_modules names; it"
-        f" has {', '.join(sorted(stored))}."
-      )
-    params: Any = {name: stored[name] for name in modules}
-    shapes = _shapes(params, source_seeds > 1)
-    model_shapes = _shapes(model_params, options.seeds > 1)
-    _check_fit(source, model_shapes, shapes)
+    params = fitting_modules(options, model_params, source, source_seeds, stored)
   except RunError as error:
     raise RunError(f"config.train.start_from: {error}") from error
+  shapes = _shapes(params, source_seeds > 1)
+  model_shapes = _shapes(model_params, options.seeds > 1)
   params = _resized(params, model_shapes)
   if source_seeds < options.seeds:
     params = jax.tree.map(lambda leaf: np.broadcast_to(leaf, (options.seeds, *leaf.shape)), params)
   summary = _summary(model_shapes, shapes)
   return Start(params, f"starting from step {step} of {source}{unfinished}: {summary}")
+
+
+def fitting_modules(
+  options: TrainOptions,
+  model_params: Any,
+  source: pathlib.Path,
+  source_seeds: int,
+  source_params: Mapping[str, Any],
+) -> dict[str, Any]:
+  """The parameters of `source_params` that a run starts from; of both, shapes suffice.
+
+  Raises `RunError`, with the name of the source, if the numbers of seeds differ, a module of
+  `train.start_modules` is missing, or the parameters do not fit the model.
+  """
+  if source_seeds not in (1, options.seeds):
+    raise RunError(
+      f"{source} has {source_seeds} seeds and this run {options.seeds}. Start from a run of one"
+      f" seed, which all share, or set config.train.seeds to {source_seeds}."
+    )
+  modules = options.start_modules or tuple(source_params)
+  if absent := [name for name in modules if name not in source_params]:
+    raise RunError(
+      f"{source} has no module {', '.join(absent)}, which config.train.start_modules names; it"
+      f" has {', '.join(sorted(source_params))}."
+    )
+  params = {name: source_params[name] for name in modules}
+  _check_fit(source, _shapes(model_params, options.seeds > 1), _shapes(params, source_seeds > 1))
+  return params
 
 
 def _has_checkpoint(workdir: pathlib.Path) -> bool:

@@ -9,6 +9,7 @@ there. If another process trains in a row's folder, the row fails and the others
 
 <root>/<row>/            the workdir of the run, see `workdir`
 <root>/<row>/train.log   the output of its processes
+<root>/<row>/start.json  by which metrics of the row that it starts from are recognised
 <root>/table.csv, table.md   results of all finished rows
 """
 
@@ -20,6 +21,7 @@ import re
 import subprocess
 import time
 import tomllib
+import zlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -30,11 +32,11 @@ from ml_collections import ConfigDict
 from scae_jax.config import Settings, differences, load_config, tuples, with_changes
 from scae_jax.errors import FailedError, Interrupted, RunError
 from scae_jax.evaluation.comparison import csv_table, markdown_table
-from scae_jax.files import read_json, write_whole
+from scae_jax.files import read_json, write_json, write_whole
 from scae_jax.interrupt import PARENT, on_signal
 from scae_jax.training.hosts import make_mesh
-from scae_jax.training.start import plan_run
-from scae_jax.training.workdir import RESUMABLE_CHANGES
+from scae_jax.training.start import fitting_modules, plan_run
+from scae_jax.training.workdir import RESUMABLE_CHANGES, checkpoint_directory, saved_config
 
 SHARED_KEYS = ("config", "seeds", "overrides", "rows")
 ROW_KEYS = ("name", "config", "seeds", "overrides", "start_from")
@@ -96,15 +98,18 @@ def check_rows(rows: Sequence[Row], root: pathlib.Path) -> None:
 
   Raises one `RunError` with all errors that the runs would raise on any device.
   """
-  errors = []
+  errors, models = [], {}
   for row in rows:
-    workdir = root / row.name
+    workdir, train = root / row.name, row.settings.train
     try:
       settings = row.settings
       if row.start_from:  # a row above, which may not be trained yet
-        train = dataclasses.replace(settings.train, start_from="")
-        settings = dataclasses.replace(settings, train=train)
-      plan_run(settings, workdir, make_mesh())
+        without_start = dataclasses.replace(train, start_from="")
+        settings = dataclasses.replace(settings, train=without_start)
+      params = plan_run(settings, workdir, make_mesh()).state.params
+      models[row.name] = train.seeds, params
+      if row.start_from in models:
+        fitting_modules(train, params, root / row.start_from, *models[row.start_from])
     except RunError as error:
       errors.append(f"row {row.name!r}: {error}")
   _raise_all(errors)
@@ -150,10 +155,20 @@ def make_row(
   if start_from:
     if "train.start_from" in overrides:
       raise RunError("give start_from or an override of train.start_from, not both.")
-    overrides["train.start_from"] = str(root / start_from)
+    overrides["train.start_from"] = _start_of(root / name) or str(root / start_from)
   settings = with_changes(load_config(source), overrides)
   arguments = (f"--config.{key}={value}" for key, value in overrides.items())
   return Row(name, (f"--config={source}", *arguments), settings, start_from)
+
+
+def _start_of(workdir: pathlib.Path) -> str:
+  """What a row's run that has trained started from, as its config spells it; "" for no such run.
+
+  The folder of the sweep may have been moved since, or be written in another way.
+  """
+  if not checkpoint_directory(workdir).is_dir():
+    return ""
+  return saved_config(workdir).train.start_from
 
 
 def read_task(text: str, rows: Sequence[Row]) -> list[Row]:
@@ -197,17 +212,24 @@ def run_rows(
   by_name = {row.name: row for row in rows}
   for number, row in enumerate(task_rows, start=1):
     workdir, where = root / row.name, f"{number}/{len(task_rows)} {row.name}"
-    if finished_report(row, workdir):
+    start = by_name.get(row.start_from)
+    problem = ""
+    if start is not None and _started_from_another(workdir, root / start.name):
+      problem = f"has been trained again or longer since; remove {workdir} to train it anew"
+    elif finished_report(row, workdir):
       say(f"{where}: finished before")
       continue
-    start = by_name.get(row.start_from)
-    if start is not None and not finished_report(start, root / start.name):
-      failures.append(f"{row.name}: {start.name}, from which it starts, is not finished")
+    elif start is not None and not finished_report(start, root / start.name):
+      problem = "is not finished"
+    if problem:
+      failures.append(f"{row.name}: {row.start_from}, from which it starts, {problem}")
       say(f"{where}: FAILED; {failures[-1]}")
       continue
     log = workdir / "train.log"
     say(f"{where}: training, see {log}")
     workdir.mkdir(exist_ok=True)
+    if start is not None and not (workdir / "start.json").exists():
+      write_json(workdir / "start.json", _identity(root / start.name))
     started, size = time.monotonic(), log.stat().st_size if log.exists() else 0
     code = run_logged([*command, *row.arguments, f"--workdir={workdir}"], log)
     minutes = (time.monotonic() - started) / 60
@@ -224,6 +246,18 @@ def run_rows(
       + "\n  ".join(failures)
       + "\nThe same command tries them again and runs nothing else."
     )
+
+
+def _started_from_another(workdir: pathlib.Path, start_workdir: pathlib.Path) -> bool:
+  """Whether the run that a row started from has been trained again or longer since."""
+  path = workdir / "start.json"
+  return path.exists() and read_json(path) != _identity(start_workdir)
+
+
+def _identity(workdir: pathlib.Path) -> dict[str, int]:
+  """A checksum of a run's metrics, which are others if it is trained again or longer."""
+  path = workdir / "metrics.jsonl"
+  return {"metrics": zlib.crc32(path.read_bytes()) if path.exists() else 0}
 
 
 def finished_report(row: Row, workdir: pathlib.Path) -> dict[str, Any] | None:

@@ -32,16 +32,17 @@ def loss_terms(
   `view_divergence` of the mass.
   """
   batch_size = batch["image"].shape[0]
+  views = 2 if two_views and step is not None else 1
   cross_entropy = optax.softmax_cross_entropy_with_integer_labels
   terms = {
     "image": -output.reconstruction.log_prob,
     "parts": -jnp.mean(output.part_log_prob),
-    **loss.sparsity(output.objects.presence, output.mass, num_classes),
+    **loss.sparsity(output.objects.presence, output.mass, num_classes, views),
     "dynamic": jnp.sum(jnp.square(output.objects.dynamic)) / 2 / batch_size,
     "prior_probe": jnp.mean(cross_entropy(output.prior_logits, batch["label"])),
     "posterior_probe": jnp.mean(cross_entropy(output.posterior_logits, batch["label"])),
   }
-  if two_views and step is not None:
+  if views == 2:
     terms["views"] = view_divergence(output.mass)
   return terms
 

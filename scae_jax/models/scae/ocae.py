@@ -46,20 +46,26 @@ class CapsuleLoss(LossOptions):
   unbiased_between: bool  # correct the between terms for the variance of a batch
 
   def sparsity(
-    self, presence: Float[Array, "b k"], mass: Float[Array, "b k"], num_classes: int
+    self,
+    presence: Float[Array, "b k"],
+    mass: Float[Array, "b k"],
+    num_classes: int,
+    views: int = 1,
   ) -> dict[str, Array]:
     """Sparsity terms of the presences (prior) and of the posterior mass of object capsules.
 
     The terms are unweighted: `prior_within`, `prior_between`, `posterior_within` and
-    `posterior_between`. `num_classes` is C of the l2 sparsity.
+    `posterior_between`. `num_classes` is C of the l2 sparsity; `views` is the number of adjacent
+    examples that are of one image.
     """
+    shared: dict[str, Any] = {"unbiased": self.unbiased_between, "views": views}
     options: dict[str, Any] = {}
     if self.prior == "l2":
       constant = self.prior_within_constant or None
       options = {"num_classes": num_classes, "within_constant": constant}
     terms = {
-      "prior": SPARSITIES[self.prior](presence, unbiased=self.unbiased_between, **options),
-      "posterior": SPARSITIES[self.posterior](mass, unbiased=self.unbiased_between),
+      "prior": SPARSITIES[self.prior](presence, **shared, **options),
+      "posterior": SPARSITIES[self.posterior](mass, **shared),
     }
     return {
       f"{kind}_{name}": term

@@ -88,6 +88,7 @@ class SCAE(nn.Module):
   target: Annotated[str, one_of(*TARGETS)]  # what the parts draw, `image` or `sobel`
   # Part poses from which the image is drawn, in training and evaluation: those of the part
   # `encoder`, or the objects' votes, as the posterior mean (`soft`) or the winner's vote (`hard`).
+  # With votes, the part encoder's poses learn from nothing unless `stop_gradients` is `none`.
   reconstruction_vote: Annotated[str, one_of(*SOURCES)]
   reconstruction_presence: Annotated[str, one_of(*SOURCES)]  # the same choice for presences
   normalize_mixing: bool  # normalise the mixing weights of the part mixture
@@ -143,8 +144,10 @@ class SCAE(nn.Module):
       part_poses = _compose_each(jax.vmap(geometry.invert)(frames), part_poses)
     part_poses = part_poses.reshape(*part_presence.shape, POSE_SIZE)
     colours = self.part_decoder.colours(parts.features)
-    templates = coloured(self.part_decoder.templates()[None], colours[:, :, None, None, :])
     features = _scale_gradient(stop_features(parts.features), feature_gradient)
+    # Colours are a second path from the objects to the features, where it is not stopped.
+    row_colours = self.part_decoder.colours(features) if self.stop_gradients == "none" else colours
+    templates = coloured(self.part_decoder.templates()[None], row_colours[:, :, None, None, :])
     flat_templates = stop(templates).reshape(*part_presence.shape, -1)
     absence = 1.0 - part_presence[..., None]
     rows = jnp.concatenate([part_poses, absence, features, flat_templates], axis=-1)
