@@ -60,7 +60,8 @@ class TrainOptions:
   # Workdir or folder of pretrained parameters to start from, see `start`; "" for none.
   start_from: str
   start_modules: Annotated[tuple[str, ...], OF_A_START]  # modules to start from; () for all
-  # Steps, counted from 0, before which idle object capsules become copies, see `revival`.
+  # Steps, counted from 0, before which idle object capsules become copies, see `revival`. Steps
+  # that `log_every` does not divide shorten all dispatches.
   revive_idle: Annotated[tuple[int, ...], each(between(0, MAX_STEPS), most=1000)]
   # First step of the run, if `start_from` has the parameters of that step: schedules and the order
   # of examples count from it. The optimiser's means are newly initialised.

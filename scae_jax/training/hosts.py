@@ -33,8 +33,10 @@ def use_all_cores(batch_size: int, views: int) -> None:
   is_set = "xla_force_host_platform_device_count" in os.environ.get("XLA_FLAGS", "")
   if is_set or jax.config.values["jax_num_cpu_devices"] != -1:
     return
-  cores = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-  max_devices = max(1, min(cores, batch_size // MIN_EXAMPLES))
+  import joblib  # slow to import
+
+  # The cores that this process may use, also by the quota of a container.
+  max_devices = max(1, min(joblib.cpu_count(), batch_size // MIN_EXAMPLES))
   divisors = (count for count in range(max_devices, 0, -1) if batch_size % (views * count) == 0)
   with contextlib.suppress(RuntimeError):  # JAX has its devices already, as in a notebook
     jax.config.update("jax_num_cpu_devices", next(divisors, 1))
