@@ -40,7 +40,7 @@ train: .venv/requirements
 
 # Runs that hold training images out are scored on the test images afterwards, once after each report.
 SCORED_ON_ALL := mnist mnist-quick-views fashion-mnist
-SCORED_ON_10000 := cifar10 svhn-quick svhn mnist-40
+SCORED_ON_10000 := cifar10 svhn-quick svhn mnist-40 mnist-places
 SCORED := $(foreach row,$(SCORED_ON_ALL) $(SCORED_ON_10000),runs/table/$(row)/scored)
 
 table: .venv/requirements
@@ -49,7 +49,7 @@ table: .venv/requirements
 
 $(SCORED): %/scored: %/evaluation/metrics.json
 	$(BIN)/python evaluate.py --workdir=$* --split=test \
-	  $(if $(filter mnist-40,$(notdir $*)),--dataset=affine_mnist) \
+	  $(if $(filter mnist-40 mnist-places,$(notdir $*)),--dataset=affine_mnist) \
 	  --max_examples=$(if $(filter $(notdir $*),$(SCORED_ON_10000)),10000,0)
 	touch $@
 
