@@ -32,7 +32,7 @@ def load(
   """Opens a trained model; it does not need its data set.
 
   Args:
-    source: name of pretrained parameters, `digits` or `mnist`; or a folder: the workdir of a run,
+    source: name of pretrained parameters, `digits`, `mnist` or `mnist-official`; or a folder: the workdir of a run,
       or one that experiments/export.py wrote. Import a system of your own first.
     step: checkpoint of a workdir: `latest`, `best` (lowest held-out loss) or a number.
     seed: seed of a run with several seeds; None for the first.
