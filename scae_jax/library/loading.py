@@ -32,8 +32,8 @@ def load(
   """Opens a trained model; it does not need its data set.
 
   Args:
-    source: name of pretrained parameters, `digits`, `mnist` or `mnist-official`; or a folder: the workdir of a run,
-      or one that experiments/export.py wrote. Import a system of your own first.
+    source: name of pretrained parameters, `digits`, `mnist` or `mnist-official`; or a folder: the
+      workdir of a run, or one that experiments/export.py wrote. Import a system of your own first.
     step: checkpoint of a workdir: `latest`, `best` (lowest held-out loss) or a number.
     seed: seed of a run with several seeds; None for the first.
     batch_size: number of examples in a pass through the model.
