@@ -299,7 +299,7 @@ def test_workdir_of_ones_own(tmp_path, images):
 
 
 def test_models_that_are_not_there(tmp_path):
-  with pytest.raises(scae_jax.RunError, match=r"'mnits'.*\['digits', 'mnist'\]"):
+  with pytest.raises(scae_jax.RunError, match=r"'mnits'.*'digits', 'mnist', 'mnist-official'"):
     scae_jax.load("mnits")
   shutil.copytree(PRETRAINED / "digits", tmp_path / "own")
   with pytest.raises(scae_jax.RunError, match="step 15000"):
