@@ -16,11 +16,11 @@ from typing import Any
 
 import numpy as np
 
+from experiments.accuracies import accuracies
 from experiments.findings import command_line, images_of, write_record
 from scae_jax.config import plain_parser
 from scae_jax.errors import RunError, as_run_errors, exit_with_message
 from scae_jax.evaluation.report_figures import save_figure
-from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.files import read_json
 from scae_jax.training.checkpoint import Checkpoints

@@ -36,9 +36,10 @@ from experiments.findings import (
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.dataset import EvalDataset
 from scae_jax.errors import RunError, as_run_errors, exit_with_message
-from scae_jax.evaluation.encode import encode_dataset
+from scae_jax.evaluation.checks import DIVERGED, check_finite
+from scae_jax.evaluation.encode import encode_dataset, in_batches
 from scae_jax.evaluation.examples import check_transfer, load_split, one_of_each_class
-from scae_jax.evaluation.free_form import STARTS, FreeInference, infer_split, make_inference
+from scae_jax.evaluation.free_form import STARTS, FreeInference, Infer, make_inference
 from scae_jax.evaluation.probes import Fit, fit_probe
 from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXELS, pixel_features
 from scae_jax.evaluation.tables import table
@@ -47,6 +48,7 @@ from scae_jax.figures.reconstructions import MAX_EXAMPLES
 from scae_jax.models.system import FreeForm, System
 from scae_jax.training.reporting import load_scored_set
 from scae_jax.training.run import Run
+from scae_jax.waiting import waiting
 
 SPLIT = "test"
 # Keys of classifiers in the record: fitted to the encoder's posteriors of all training images, and
@@ -90,6 +92,35 @@ def describe_optimizer(record: Mapping[str, Any]) -> str:
   rate = record["learning_rate"]
   how = f", learning rate {rate:g} under a cosine" if rate else " with a line search"
   return f"{OPTIMIZERS[record['optimizer']][0]}{how}"
+
+
+def infer_split(
+  infer: Infer, variables: Any, split: Mapping[str, np.ndarray], *, canvas: int, batch_size: int
+) -> FreeInference:
+  """Free-form inference of every example of a split, as NumPy arrays.
+
+  Raises ValueError for a batch size below one, and for numbers that are not finite.
+  """
+  count = len(split["label"])
+
+  def infer_rows(rows: np.ndarray) -> FreeInference:
+    return infer(variables, evaluation_batch(split, rows, canvas=canvas), jnp.asarray(rows))
+
+  with waiting(f"inferring {count:,} examples", count) as advance:
+    inference = in_batches(infer_rows, count, min(batch_size, count), advance)
+  for when, inferred, remedy in (
+    ("before", inference.before, DIVERGED),
+    ("after", inference.after, "Lower the learning rate."),
+  ):
+    # Terms are listed in the order of their computation: the first is the cause of the others.
+    terms = [name for name, term in inferred.terms.items() if not np.isfinite(term).all()]
+    values = {f"the bound ({', '.join(terms)})": np.stack(list(inferred.terms.values()), axis=1)}
+    values |= {
+      f"the probe feature '{name}'": np.asarray(x) for name, x in inferred.probe_features.items()
+    }
+    for name, array in values.items():
+      check_finite(f"Free-form inference: {name} {when} the steps", array, remedy)
+  return inference
 
 
 def score(

@@ -26,6 +26,7 @@ from typing import Any
 import numpy as np
 
 from experiments import many_runs
+from experiments.accuracies import accuracies
 from experiments.findings import Findings, images_of
 from experiments.many_runs import Results
 from scae_jax.data.transfer import rotated
@@ -33,7 +34,6 @@ from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import fit_clusters, fit_probe
 from scae_jax.evaluation.scores import MAX_PIXEL_EXAMPLES, PIXEL_STARTS, PIXELS, pixel_features
 from scae_jax.evaluation.tables import table
-from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.run import Run
 from scae_jax.training.sweep import Row

@@ -33,6 +33,7 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from experiments import many_runs
+from experiments.accuracies import ACCURACY, accuracies
 from experiments.findings import Findings, images_of
 from experiments.many_runs import Results
 from scae_jax.data import affnist
@@ -40,7 +41,6 @@ from scae_jax.data.dataset import EvalDataset
 from scae_jax.data.options import DataOptions
 from scae_jax.data.transfer import load_scored
 from scae_jax.evaluation.tables import table
-from scae_jax.evaluation.viewpoint import ACCURACY, accuracies
 from scae_jax.figures import FIGURES
 from scae_jax.training.log import read_lines
 from scae_jax.training.run import Run

@@ -9,7 +9,8 @@ import optax
 import pytest
 from scipy import stats
 
-from scae_jax.evaluation.free_form import STARTS, infer_split, make_inference
+from experiments.free_form import infer_split
+from scae_jax.evaluation.free_form import STARTS, make_inference
 from scae_jax.models.system import Encoding
 from tests.tiny import initial
 from tests.toy_free_form import NOISE, START_SCALE, make_system

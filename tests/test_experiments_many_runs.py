@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 
 from experiments import rotation, viewpoint
+from experiments.accuracies import accuracies
 from experiments.rotation import ROTATED, UPRIGHT
 from experiments.viewpoint import ANGLES, TRAINED_ROTATION
 from scae_jax.config import read_settings
@@ -22,7 +23,6 @@ from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.encode import encode_dataset
 from scae_jax.evaluation.examples import load_split
 from scae_jax.evaluation.probes import fit_clusters, fit_encoding, fit_probe
-from scae_jax.evaluation.viewpoint import accuracies
 from scae_jax.models.system import Encoding, ImageSpec
 from scae_jax.training.build import make_system
 from scae_jax.training.run import Run

@@ -52,6 +52,20 @@ def test_a_frame_follows_its_places():
     np.testing.assert_allclose(frame_of(places, weights)[:, :2], 0.05 * np.eye(2), rtol=1e-5)
 
 
+def test_a_frame_of_parts_is_the_spread_of_their_squares():
+  """Expected: from sampled points of the squares. The third part is absent."""
+  rng = np.random.RandomState(0)
+  poses = np.stack([random_pose(rng) for _ in range(4)])
+  presence, frame_of = np.array([1.0, 0.5, 0.0, 0.2]), jax.jit(geometry.frame_of)
+  in_square = rng.uniform(-1, 1, (200_000, 2))
+  points = np.einsum("mij,pj->mpi", poses[..., :2], in_square) + poses[:, None, :, 2]
+  centre = np.average(poses[..., 2], axis=0, weights=presence)
+  squares = np.square(points - centre).sum(-1).mean(1)
+  scale = 2 * np.sqrt(np.average(squares, weights=presence))
+  frame = frame_of(poses[..., 2], presence, poses[..., :2])
+  np.testing.assert_allclose(frame, np.c_[scale * np.eye(2), centre], rtol=0.01, atol=1e-6)
+
+
 @jax.jit
 @jax.vmap
 def through_everything(raw):

@@ -15,16 +15,11 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 import optax
 from flax import struct
 
-from scae_jax.data.batches import evaluation_batch
-from scae_jax.evaluation.checks import DIVERGED, check_finite
-from scae_jax.evaluation.encode import in_batches
 from scae_jax.models.system import FreeForm, Numbers
 from scae_jax.typing import Array, Batch, Float, Int
-from scae_jax.waiting import waiting
 
 STARTS = ("encoder", "prior")
 SEED = 0  # of all samples; not the run's, so that all runs are scored with the same noise
@@ -147,35 +142,6 @@ def make_inference(
     return FreeInference(inferred(before, 0), inferred(after, 1))
 
   return jax.jit(infer)
-
-
-def infer_split(
-  infer: Infer, variables: Any, split: Mapping[str, np.ndarray], *, canvas: int, batch_size: int
-) -> FreeInference:
-  """Free-form inference of every example of a split, as NumPy arrays.
-
-  Raises ValueError for a batch size below one, and for numbers that are not finite.
-  """
-  count = len(split["label"])
-
-  def infer_rows(rows: np.ndarray) -> FreeInference:
-    return infer(variables, evaluation_batch(split, rows, canvas=canvas), jnp.asarray(rows))
-
-  with waiting(f"inferring {count:,} examples", count) as advance:
-    inference = in_batches(infer_rows, count, min(batch_size, count), advance)
-  for when, inferred, remedy in (
-    ("before", inference.before, DIVERGED),
-    ("after", inference.after, "Lower the learning rate."),
-  ):
-    # Terms are listed in the order of their computation: the first is the cause of the others.
-    terms = [name for name, term in inferred.terms.items() if not np.isfinite(term).all()]
-    values = {f"the bound ({', '.join(terms)})": np.stack(list(inferred.terms.values()), axis=1)}
-    values |= {
-      f"the probe feature '{name}'": np.asarray(x) for name, x in inferred.probe_features.items()
-    }
-    for name, array in values.items():
-      check_finite(f"Free-form inference: {name} {when} the steps", array, remedy)
-  return inference
 
 
 def _total(terms: Terms) -> Array:

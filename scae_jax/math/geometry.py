@@ -99,16 +99,24 @@ def invert(pose: Float[Array, "2 3"]) -> Float[Array, "2 3"]:
 
 
 @typed
-def frame_of(places: Float[Array, "m 2"], presence: Float[Array, " m"]) -> Float[Array, "2 3"]:
-  """The frame of some places, [s I | c], which maps coordinates relative to them to the image.
+def frame_of(
+  places: Float[Array, "m 2"],
+  presence: Float[Array, " m"],
+  linear: Float[Array, "m 2 2"] | None = None,
+) -> Float[Array, "2 3"]:
+  """The frame of points or parts, [s I | c], which maps coordinates relative to them to the image.
 
-  c is their mean, s twice their root mean squared distance from it, at least 0.05. Means are
-  weighted by the presences. In the frame most places lie in [-1, 1]. A translation of all places
-  translates the frame; scaled places scale it.
+  c is the mean of their places, s twice the root mean squared distance from c, at least 0.05. Means
+  are weighted by the presences. With the matrices A of poses, `linear`, the distance is that of all
+  points of the parts' squares: then a part is never much larger than the frame, and votes, whose
+  scales are at most 1, can reach it. A translation of all points or parts translates the frame;
+  a scaling scales it.
   """
   weights = presence / jnp.maximum(jnp.sum(presence), 1e-6)
   centre = jnp.sum(weights[:, None] * places, axis=0)
   variance = jnp.sum(weights[:, None] * jnp.square(places - centre[None]))
+  if linear is not None:  # points of a square have variance 1/3 along each side
+    variance = variance + jnp.sum(weights[:, None, None] * jnp.square(linear)) / 3
   scale = 2 * jnp.sqrt(jnp.maximum(variance, jnp.square(MIN_FRAME / 2)))
   return jnp.concatenate([scale * jnp.eye(2), centre[:, None]], axis=1)
 

@@ -52,12 +52,14 @@ export function invert(pose) {
   return [d / det, -b / det, (b * y - d * x) / det, -c / det, a / det, (c * x - a * y) / det];
 }
 
-// The frame of present parts, to which poses may be relative: their centre and twice their spread.
+// The frame of present parts, to which poses may be relative: their centre and twice the spread of
+// their squares.
 export function frame_of(parts) {
   const total = Math.max(parts.reduce((sum, { presence }) => sum + presence, 0), 1e-6);
   const mean = (of) => parts.reduce((sum, part) => sum + (part.presence / total) * of(part.pose), 0);
   const [x, y] = [mean((pose) => pose[2]), mean((pose) => pose[5])];
-  const variance = mean((pose) => (pose[2] - x) ** 2 + (pose[5] - y) ** 2);
+  const variance = mean(([a, b, p, c, d, q]) =>
+    (p - x) ** 2 + (q - y) ** 2 + (a ** 2 + b ** 2 + c ** 2 + d ** 2) / 3);
   const scale = 2 * Math.sqrt(Math.max(variance, (MIN_FRAME / 2) ** 2));
   return [scale, 0, x, 0, scale, y];
 }

@@ -140,7 +140,8 @@ class SCAE(nn.Module):
     part_poses = stop(parts.poses)
     frames = None
     if self.object_encoder.frame == "parts":
-      frames = jax.vmap(geometry.frame_of)(part_poses[..., 2], part_presence)
+      places, linear = part_poses[..., 2], part_poses[..., :2]
+      frames = jax.vmap(geometry.frame_of)(places, part_presence, linear)
       part_poses = _compose_each(jax.vmap(geometry.invert)(frames), part_poses)
     part_poses = part_poses.reshape(*part_presence.shape, POSE_SIZE)
     colours = self.part_decoder.colours(parts.features)
