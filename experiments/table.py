@@ -7,6 +7,7 @@ the lines `<!-- table -->` and `<!-- end of table -->` of its page.
 """
 
 import argparse
+import csv
 import fnmatch
 import itertools
 import json
@@ -57,12 +58,32 @@ def values_at(content: Any, path: str) -> list[Any]:
 def contents(folder: pathlib.Path, pattern: str, split: str) -> list[Any]:
   """Contents of the files of a folder that a pattern matches, in alphabetical order.
 
-  Of a JSONL file it is the last line of the split.
+  Of a JSONL file it is the last line of the split, of a sweep's CSV file `{row: {seed: figures}}`.
   """
+  read = {".jsonl": lambda path: _last_line(path, split), ".csv": _by_row_and_seed}
   return [
-    _last_line(path, split) if path.suffix == ".jsonl" else json.loads(path.read_text())
+    read.get(path.suffix, lambda path: json.loads(path.read_text()))(path)
     for path in sorted(folder.glob(pattern))
   ]
+
+
+def _figures(folder: pathlib.Path, files: Sequence[str], path: str, split: str = "") -> list[float]:
+  """Values at a path in files of a record. ValueError if there are none."""
+  read = [content for name in files for content in contents(folder, name, split)]
+  figures = [value for content in read for value in values_at(content, path)]
+  if not figures:
+    raise ValueError(f"table.toml: {path!r} is in none of {list(files)} of {folder.name}.")
+  return figures
+
+
+def _by_row_and_seed(path: pathlib.Path) -> dict[str, dict[str, dict[str, float]]]:
+  figures: dict[str, dict[str, dict[str, float]]] = {}
+  with path.open(newline="") as file:
+    for line in csv.DictReader(file):
+      name, seed = line.pop("row"), line.pop("seed")
+      numbers = {column: float(cell) for column, cell in line.items() if cell}
+      figures.setdefault(name, {})[seed] = numbers
+  return figures
 
 
 def _last_line(path: pathlib.Path, split: str) -> dict[str, Any]:
@@ -78,15 +99,9 @@ def read_rows(folder: pathlib.Path = RECORDS) -> list[Row]:
 
 def _row(folder: pathlib.Path, options: Mapping[str, Any]) -> Row:
   record, split = options["record"], options.get("split", "")
-  files = [
-    content for name in options["files"] for content in contents(folder / record, name, split)
-  ]
 
   def figures_at(path: str) -> list[float]:
-    values = [value for content in files for value in values_at(content, path)]
-    if not values:
-      raise ValueError(f"table.toml: {path!r} is in none of {options['files']} of {record}.")
-    return values
+    return _figures(folder / record, options["files"], path, split)
 
   minutes = options.get("minutes")
   if "steps_of" in options:  # the metrics.jsonl of each run in turn
@@ -126,10 +141,13 @@ def _range(values: Sequence[float]) -> str:
 
 def figure(row: Row) -> str:
   """Mean and, of several runs, standard deviation (n - 1) of a row; then its note."""
-  text = f"{statistics.mean(row.values):,.{row.digits}f}"
-  if len(row.values) > 1:
-    text += f" ({statistics.stdev(row.values):.{row.digits}f})"
+  text = _mean_and_deviation(row.values, row.digits)
   return f"{text}, {row.note}" if row.note else text
+
+
+def _mean_and_deviation(values: Sequence[float], digits: int) -> str:
+  text = f"{statistics.mean(values):,.{digits}f}"
+  return f"{text} ({statistics.stdev(values):.{digits}f})" if len(values) > 1 else text
 
 
 def all_results(rows: Sequence[Row]) -> str:
@@ -204,12 +222,32 @@ def of_readme(rows: Sequence[Row], folder: pathlib.Path = RECORDS) -> str:
   return markdown([head, *lines])
 
 
+def of_grid(grid: Mapping[str, Any], folder: pathlib.Path = RECORDS) -> str:
+  """A table of one figure for each row and column. ValueError for a figure that is not there.
+
+  `at` of a column is the path of its figures, in which `{name}` is a key of the row.
+  """
+  head = [grid["name"], *(column["name"] for column in grid["columns"])]
+  lines = []
+  for row in grid["rows"]:
+    cells = [row["name"]]
+    for column in grid["columns"]:
+      files = column["files"] if "files" in column else row["files"]
+      figures = _figures(folder / grid["record"], files, column["at"].format(**row))
+      scaled = [figure * grid.get("scale", 1) for figure in figures]
+      cells.append(_mean_and_deviation(scaled, digits=1))
+    lines.append(cells)
+  return markdown([head, *lines])
+
+
 def tables() -> dict[pathlib.Path, str]:
   """The table of each page, by the page's path."""
   rows = read_rows()
   pages = {ROOT / "docs" / "results.md": all_results(rows), ROOT / "README.md": of_readme(rows)}
   for record in dict.fromkeys(row.record for row in rows):
     pages[RECORDS / record / "README.md"] = of_record(rows, record)
+  for grid in tomllib.loads((RECORDS / "table.toml").read_text())["grids"]:
+    pages[RECORDS / grid["record"] / "README.md"] = of_grid(grid)
   return pages
 
 

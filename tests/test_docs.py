@@ -307,6 +307,21 @@ def test_figures_that_records_lack_are_refused(records):
     table.read_rows(records)
 
 
+def test_grid_has_a_figure_for_each_row_and_column(tmp_path):
+  """Its figures are of a sweep's CSV files, one a seed; their own rows of means are not used."""
+  (tmp_path / "a").mkdir()
+  for seed, x in ((0, "90"), (1, "92")):
+    lines = ["row,seed,x,y", f"first,{seed},{x},1", f"first,mean,{x},1", "first,sd,,"]
+    (tmp_path / "a" / f"{seed}.csv").write_text("\n".join(lines))
+  columns = [{"name": "X", "at": "{run}/[0-9]/x"}, {"name": "Y", "at": "{run}/0/y"}]
+  rows = [{"name": "r", "run": "first", "files": ["*.csv"]}]
+  grid = {"record": "a", "name": "g", "columns": columns, "rows": rows}
+  lines = cells_of(table.of_grid(grid, tmp_path))
+  assert [lines[0], *lines[2:]] == [["g", "X", "Y"], ["r", "91.0 (1.4)", "1.0"]]
+  with pytest.raises(ValueError, match="second/"):
+    table.of_grid(grid | {"rows": [rows[0] | {"run": "second"}]}, tmp_path)
+
+
 def test_every_record_is_in_the_results():
   page = (ROOT / "docs" / "results.md").read_text()
   for record in (ROOT / "results").glob("*/README.md"):
