@@ -18,11 +18,12 @@ import numpy as np
 from scipy.ndimage import gaussian_filter
 from sklearn.metrics import mutual_info_score
 
+from experiments.equivariance import moved_images
 from experiments.findings import Findings, ImageRun, measure_images
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.errors import RunError
 from scae_jax.evaluation.encode import encode_dataset
-from scae_jax.evaluation.equivariance import motions, moved_images
+from scae_jax.evaluation.moved_parts import motions
 from scae_jax.evaluation.tables import table
 
 NUM_RANGES = 4  # into which images are divided at the quartiles of brightness and of sharpness

@@ -21,11 +21,6 @@ from scae_jax.evaluation.clusters import FILE as CLUSTERS_FILE
 from scae_jax.evaluation.clusters import clusters_json
 from scae_jax.evaluation.displacement import accuracies_by_displacement, moves_ink
 from scae_jax.evaluation.encode import encode_dataset, mean_metrics, measure_dataset
-from scae_jax.evaluation.equivariance import (
-  named_by_images,
-  right_when_parts_move,
-  right_winners,
-)
 from scae_jax.evaluation.examples import (
   NUM_PICTURED,
   choose,
@@ -34,6 +29,11 @@ from scae_jax.evaluation.examples import (
   one_of_each_class,
 )
 from scae_jax.evaluation.items import Entry, File, Item, Pictured
+from scae_jax.evaluation.moved_parts import (
+  named_by_images,
+  right_when_parts_move,
+  right_winners,
+)
 from scae_jax.evaluation.probes import fit_clusters, fit_encoding, fit_probe
 from scae_jax.evaluation.ransac import MAX_POINTS, ransac
 from scae_jax.evaluation.report import Evaluated
@@ -137,7 +137,7 @@ def _keep_their_label(
 ) -> dict[str, float]:
   """How often the winning object has the image's label when the parts' poses alone are moved.
 
-  By a quarter of the canvas, in four directions; see `equivariance.measure_displacements`.
+  By a quarter of the canvas, in four directions; `experiments.equivariance` measures more.
   """
   rows, pixels = choose(len(test["label"]), MAX_MOVED), canvas / 4
   labels = np.asarray(test["label"])[rows]

@@ -82,7 +82,7 @@ def equivariance(results: Mapping[str, Any], title: str = "") -> Figure:
   not move); the ratio of the two; and the mean change of presences (dotted: that between different
   examples).
 
-  `results` are what `evaluation.equivariance.measure_equivariance` returns. Families without any
+  `results` are what `experiments.equivariance.measure_equivariance` returns. Families without any
   size are left out.
   """
   families = [family for family in UNITS if results.get(family)]

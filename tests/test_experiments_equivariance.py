@@ -5,14 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from experiments import equivariance as command
-from scae_jax.evaluation import equivariance
-from scae_jax.evaluation.equivariance import (
-  measure_displacements,
-  measure_equivariance,
-  motions,
-)
+from experiments import equivariance
+from experiments.equivariance import measure_displacements, measure_equivariance
 from scae_jax.evaluation.evaluators import _keep_their_label
+from scae_jax.evaluation.moved_parts import motions
 from scae_jax.evaluation.report import Evaluated
 from scae_jax.figures import FIGURES
 from scae_jax.models.system import Encoding
@@ -273,7 +269,7 @@ def test_objects_that_read_places_lose_their_digit_and_others_keep_it():
   of_full_images = measure_displacements(system_with_winner(False), {}, full, **sizes)
   assert [entry["size"] for entry in of_full_images["images"]] == [0]
   assert len(of_full_images["parts"]) == len(equivariance.DISPLACEMENTS)
-  table_text = command.displacements_table(of_full_images)
+  table_text = equivariance.displacements_table(of_full_images)
   assert len(table_text.splitlines()) == 2 + len(equivariance.DISPLACEMENTS)
   with pytest.raises(ValueError, match="parts"):
     measure_displacements(stub(), {}, examples, **sizes)
@@ -341,11 +337,10 @@ def test_ticks_are_whole_where_sizes_are(results, sizes, are_whole):
 
 def test_the_command_writes_numbers_and_a_figure(images, monkeypatch, tmp_path, capsys):
   monkeypatch.setattr(equivariance, "SIZES", {"translation": (2,), "rotation": (170,)})
-  monkeypatch.setattr(command, "SIZES", equivariance.SIZES)
   blobs = labelled("blobs", images, np.zeros(NUM_IMAGES), "a")
   config = toy_config(data__canvas=CANVAS)
   open_for_commands(monkeypatch, system_of("absent", "fixed"), blobs, {0: {}}, config)
-  call(monkeypatch, command, tmp_path / "run", tmp_path / "out", "--max_examples=6")
+  call(monkeypatch, equivariance, tmp_path / "run", tmp_path / "out", "--max_examples=6")
   record, text = written(capsys, tmp_path / "out", "equivariance-run")
   assert (tmp_path / "out" / "equivariance-run.png").is_file()
   assert (record["step"], record["seed"]) == (7, 0)
