@@ -10,6 +10,7 @@ import jax
 import numpy as np
 import pytest
 
+from experiments import accuracies as accuracies_module
 from experiments import rotation, viewpoint
 from experiments.accuracies import accuracies
 from experiments.rotation import ROTATED, UPRIGHT
@@ -18,7 +19,6 @@ from scae_jax.config import read_settings
 from scae_jax.data.batches import evaluation_batch
 from scae_jax.data.digits import load_digits
 from scae_jax.data.transfer import load_scored
-from scae_jax.evaluation import viewpoint as evaluation
 from scae_jax.evaluation.classification import classify
 from scae_jax.evaluation.encode import encode_dataset
 from scae_jax.evaluation.examples import load_split
@@ -132,7 +132,7 @@ def test_others_are_scored_by_clusters_of_the_unmoved_training_images(scored, mo
   """Fitted once a seed, with what clusters and probes that are fitted for each set would give."""
   fits = []
   monkeypatch.setattr(
-    evaluation,
+    accuracies_module,
     "fit_encoding",
     lambda *args, **options: fits.append(options["seed"]) or fit_encoding(*args, **options),
   )

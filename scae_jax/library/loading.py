@@ -17,7 +17,7 @@ from scae_jax.models.system import Spec, System
 from scae_jax.precision import single_precision
 from scae_jax.training.build import make_system
 from scae_jax.training.hosts import find_devices
-from scae_jax.training.run import PRETRAINED, pretrained_names, restore
+from scae_jax.training.run import pretrained_folders, restore
 from scae_jax.training.workdir import load_settings, read_image_facts
 
 
@@ -96,11 +96,12 @@ def _facts(
 
 def _folder(source: str | os.PathLike[str]) -> pathlib.Path:
   """The folder of a model; the name of pretrained parameters takes precedence."""
-  names = pretrained_names()
-  folder = PRETRAINED / source if str(source) in names else given_path(source)
+  pretrained = pretrained_folders()
+  folder = pretrained.get(str(source)) or given_path(source)
   if not (folder / "config.json").is_file():
     raise RunError(
-      f"there is no model {str(source)!r}: expected a folder with config.json, or one of {names}."
+      f"there is no model {str(source)!r}: expected a folder with config.json, or one of"
+      f" {list(pretrained)}."
     )
   return folder
 

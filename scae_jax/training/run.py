@@ -50,9 +50,9 @@ PRETRAINED = SHIPPED / "pretrained"
 FILE = "params.npz"
 
 
-def pretrained_names() -> list[str]:
-  """Names of the folders in `PRETRAINED`."""
-  return sorted(path.parent.name for path in PRETRAINED.glob(f"*/{FILE}"))
+def pretrained_folders() -> dict[str, pathlib.Path]:
+  """The folders of parameters in `PRETRAINED`, by name."""
+  return {path.parent.name: path.parent for path in sorted(PRETRAINED.glob(f"*/{FILE}"))}
 
 
 def named_folders(workdir: str, name: str) -> tuple[pathlib.Path, pathlib.Path]:
@@ -66,16 +66,16 @@ def named_folders(workdir: str, name: str) -> tuple[pathlib.Path, pathlib.Path]:
     raise RunError("name a run by --workdir=FOLDER, or parameters by --pretrained=NAME.")
   if not name:
     return given_path(workdir), given_path(workdir)
-  names = pretrained_names()
-  if name not in names:  # a name must not be a path to another place
-    raise RunError(f"there are no parameters {name!r} in {PRETRAINED}; it has {names}.")
+  folders = pretrained_folders()
+  if name not in folders:  # a name must not be a path to another place
+    raise RunError(f"there are no parameters {name!r} in {PRETRAINED}; it has {list(folders)}.")
   results = given_path(workdir or "runs") / f"pretrained-{name}"
   if (results / "config.json").exists():
     raise RunError(
       f"{results} holds a run, whose report would be overwritten. Name another folder by --workdir,"
       " in addition to --pretrained."
     )
-  return PRETRAINED / name, results
+  return folders[name], results
 
 
 def is_exported(folder: pathlib.Path) -> bool:
