@@ -14,6 +14,7 @@ from scae_jax.training.step import losses
 from tests.references import reference_routing, reference_sparsity
 from tests.tiny import (
   BATCH,
+  CANVAS,
   CLASSES,
   LOSS,
   PARTS,
@@ -80,12 +81,51 @@ def test_objects_in_the_frame_of_their_parts_follow_them(moved):
     results[frame] = [
       close(after.objects.poses, scale * before.objects.poses + shift),
       close(after.objects.votes, scale * before.objects.votes + flat_shift),
-      close(after.objects.presence, before.objects.presence),
-      close(after.routing.posterior, before.routing.posterior),
-      close(after.part_log_prob, before.part_log_prob),
+      *(
+        close(value, before_value)
+        for value, before_value in zip(*map(unmoved, (after, before)), strict=True)
+      ),
     ]
   assert all(results["parts"])
   assert not any(results["image"])
+
+
+def unmoved(encoding):
+  """What does not change if the frame of the objects moves with the parts."""
+  objects, routing = encoding.objects, encoding.routing
+  of_objects = (objects.presence, objects.vote_presence, objects.vote_scale, objects.object_part)
+  return *of_objects, routing.posterior, encoding.mass, encoding.part_log_prob
+
+
+def test_image_moved_by_whole_cells_has_the_same_objects_moved():
+  """Parts of cells and objects in their frame; drawn from soft votes, the image moves, too."""
+  options = {"part_encoder.places": "cells", "object_encoder.frame": "parts"}
+  system = tiny_system(reconstruction_vote="soft", **options)
+  ink = np.random.RandomState(0).uniform(size=(BATCH, 5, 4, 1))
+  rows, columns = 4, -2  # the stride is 2
+  image = np.pad(ink, ((0, 0), (2, CANVAS - 7), (4, CANVAS - 8), (0, 0))).astype(np.float32)
+  moved = np.roll(image, (rows, columns), axis=(1, 2))
+  batch = tiny_batch()
+  variables = random_variables(system.module, batch, train=False)
+  apply = compiled(functools.partial(system.module.apply, train=False))
+  before, after = jax.device_get(
+    [apply(variables, batch | {"image": jnp.asarray(half)}) for half in (image, moved)]
+  )
+  shift = 2 / (CANVAS - 1) * np.array([[0, 0, columns], [0, 0, rows]])
+  close = functools.partial(np.testing.assert_allclose, rtol=1e-4, atol=1e-4)
+  close(after.parts.poses, before.parts.poses + shift)
+  close(after.objects.poses, before.objects.poses + shift)
+  for value, before_value in zip(unmoved(after), unmoved(before), strict=True):
+    close(value, before_value)
+  drawn_before, drawn = before.reconstruction.mixture, after.reconstruction.mixture
+  inside = (slice(None), slice(None), slice(rows, CANVAS), slice(0, CANVAS + columns))
+  there = np.roll(drawn_before.mean, (rows, columns), axis=(2, 3))
+  close(drawn.mean[inside], there[inside])
+  encode_moved = functools.partial(system.module.apply, method=type(system.module).encode_moved)
+  image_map = jnp.asarray(np.eye(2, 3) + shift, jnp.float32)
+  moved_parts = encode_moved(variables, batch | {"image": jnp.asarray(image)}, image_map)
+  close(moved_parts.part_poses, after.parts.poses)
+  close(moved_parts.posterior_mass, after.mass)
 
 
 @pytest.mark.parametrize(("stop", "reached"), [("parts", OBJECT_HALF), ("none", OPEN_HALF)])

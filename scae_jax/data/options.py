@@ -75,7 +75,7 @@ class DataOptions:
   # Pixels to the right for each pixel down, either way; 0.2 in affNIST.
   max_shear: Annotated[float, between(0, 1), _off_with_overlay(0)]
   # Whether each image gets a place of its own, uniform over those at which all its pixels that are
-  # not black stay on the canvas; `max_shift` is then 0.
+  # not black stay on the canvas; `max_shift` is then 0. Maps come first, and may cut off ink.
   random_place: Annotated[bool, _off_with_overlay(False)] = False
   max_shift: Annotated[int, HALF_IN_VIEW, ZERO_WITH_RANDOM_PLACE]  # pixels, in each direction
   canvas: Annotated[int, between(1, MAX_SIDE)]  # side of the black square under an image, pixels

@@ -108,9 +108,9 @@ def frame_of(
 
   c is the mean of their places, s twice the root mean squared distance from c, at least 0.05. Means
   are weighted by the presences. With the matrices A of poses, `linear`, the distance is that of all
-  points of the parts' squares: then a part is never much larger than the frame, and votes, whose
-  scales are at most 1, can reach it. A translation of all points or parts translates the frame;
-  a scaling scales it.
+  points of the parts' squares: then parts are hardly larger than the frame unless few are present,
+  and votes, whose scales are at most 1, can reach them. A translation of all points or parts
+  translates the frame; a scaling scales it, down to 0.05.
   """
   weights = presence / jnp.maximum(jnp.sum(presence), 1e-6)
   centre = jnp.sum(weights[:, None] * places, axis=0)

@@ -150,7 +150,9 @@ class ObjectEncoder(nn.Module):
   norm_epsilon: Annotated[float, between(1e-12, 1)] = 1e-6  # added to the variance in layer norm
   # What the poses of parts (places of points) are relative to, for the encoder and for the votes'
   # likelihood: the `image`, as published, or the frame of the present `parts`, see
-  # `geometry.frame_of`. With `parts`, objects follow a translation or scaling of all parts exactly.
+  # `geometry.frame_of`. With `parts`, objects follow a translation or scaling of all parts exactly;
+  # it is meant for images of one object. Without stopped gradients, parts could raise their
+  # likelihood by enlarging the frame.
   frame: Annotated[str, one_of(*FRAMES)] = "image"
 
   @nn.compact

@@ -99,7 +99,7 @@ class SCAE(nn.Module):
   def setup(self):
     self.prior_probe = nn.Dense(self.num_classes)
     self.posterior_probe = nn.Dense(self.num_classes)
-    # Vote of the dummy; used only by soft votes.
+    # Vote of the dummy, in the frame of the objects; used only by soft votes.
     shape = (self.part_encoder.num_parts, 6)
     self.dummy_vote = self.param("dummy_vote", nn.initializers.zeros_init(), shape, jnp.float32)
 
@@ -134,14 +134,12 @@ class SCAE(nn.Module):
     self, parts: PartCapsules, *, train: bool, feature_gradient: Array | float = 1.0
   ) -> SCAEEncoding:
     """Object capsules of given part capsules; arguments as in `encode`."""
-    stop = jax.lax.stop_gradient if self.stop_gradients != "none" else lambda x: x
+    stop = self._stop_gradient
     stop_features = jax.lax.stop_gradient if self.stop_gradients == "all" else lambda x: x
     part_presence = stop(parts.presence)
     part_poses = stop(parts.poses)
-    frames = None
-    if self.object_encoder.frame == "parts":
-      places, linear = part_poses[..., 2], part_poses[..., :2]
-      frames = jax.vmap(geometry.frame_of)(places, part_presence, linear)
+    frames = self._frames(parts)
+    if frames is not None:
       part_poses = _compose_each(jax.vmap(geometry.invert)(frames), part_poses)
     part_poses = part_poses.reshape(*part_presence.shape, POSE_SIZE)
     colours = self.part_decoder.colours(parts.features)
@@ -172,6 +170,17 @@ class SCAE(nn.Module):
       mass=jax.vmap(routing_mixture.posterior_mass)(routing),
     )
 
+  def _stop_gradient(self, x: Array) -> Array:
+    """The identity; gradients from the objects to the parts stop here, except with `none`."""
+    return x if self.stop_gradients == "none" else jax.lax.stop_gradient(x)
+
+  def _frames(self, parts: PartCapsules) -> Array | None:
+    """The frame of each image's parts, [b, 2, 3]; None if objects see them in the image."""
+    if self.object_encoder.frame == "image":
+      return None
+    poses, presence = self._stop_gradient(parts.poses), self._stop_gradient(parts.presence)
+    return jax.vmap(geometry.frame_of)(poses[..., 2], presence, poses[..., :2])
+
   def decode(self, encoding: SCAEEncoding, canvas: int) -> mixtures.PixelMixture:
     """The mixture at each of canvas x canvas pixels, with a leading batch axis."""
     return self.part_decoder(*self._drawn_parts(encoding), encoding.colours, canvas)
@@ -195,14 +204,19 @@ class SCAE(nn.Module):
 
     def winner_votes(by: str, values: Array, dummy: Array) -> Array:
       winner_vote = functools.partial(routing_mixture.winner_vote, by=by)
-      return jax.vmap(winner_vote, in_axes=(0, 0, None))(encoding.routing, values, dummy)
+      return jax.vmap(winner_vote)(encoding.routing, values, dummy)
 
     if self.reconstruction_vote != "encoder":
-      votes = winner_votes(self.reconstruction_vote, encoding.objects.votes, self.dummy_vote)
+      votes = encoding.objects.votes
+      dummy = jnp.broadcast_to(self.dummy_vote[None], (len(votes), *self.dummy_vote.shape))
+      frames = self._frames(encoding.parts)
+      if frames is not None:
+        dummy = _compose_each(frames, dummy.reshape(*dummy.shape[:2], 2, 3)).reshape(dummy.shape)
+      votes = winner_votes(self.reconstruction_vote, votes, dummy)
       poses = votes.reshape(*votes.shape[:2], 2, 3)
     if self.reconstruction_presence != "encoder":
       vote_presence = encoding.objects.vote_presence[..., None]
-      absent = jnp.zeros((vote_presence.shape[2], 1))
+      absent = jnp.zeros((len(vote_presence), *vote_presence.shape[2:]))
       presence = winner_votes(self.reconstruction_presence, vote_presence, absent)[..., 0]
     return poses, presence
 
