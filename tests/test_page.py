@@ -146,6 +146,8 @@ def toy_model(digits: scae_jax.Model, name: str, **changes) -> tuple[scae_jax.Mo
     config.update_from_flattened_dict(changes)
   rng = np.random.default_rng(0)
   images = rng.integers(0, 256, (8, 12, 12, 3), np.uint8)
+  images[2:6, :, :7] = 0  # some map cells see black alone, and in one image all do
+  images[5] = 0
   split = Split(images, np.arange(8, dtype=np.int32) % 2)
   dataset = Dataset("noise", ("one", "two"), {"train": split, "test": split})
   settings = read_settings(config)
@@ -221,6 +223,15 @@ def test_javascript_reads_every_key_of_a_scae_or_refuses_it():
         "model.object_decoder.learn_vote_scale": False,
       },
     ),
+    (
+      "scae",
+      {
+        "model.part_encoder.places": "cells",
+        "model.part_encoder.widths": (3, 4),
+        "model.part_encoder.strides": (2, 1),
+        "model.object_encoder.frame": "parts",
+      },
+    ),
     ("probabilistic", {}),
     (
       "probabilistic",
@@ -235,7 +246,7 @@ def test_javascript_reads_every_key_of_a_scae_or_refuses_it():
     ),
     ("capsnet", {}),
   ],
-  ids=["set transformer", "mlp", "probabilistic", "summed out", "capsnet"],
+  ids=["set transformer", "mlp", "cells", "probabilistic", "summed out", "capsnet"],
 )
 @pytest.mark.slow
 def test_javascript_knows_every_option(digits, name, changes, tmp_path):

@@ -1,4 +1,4 @@
-// CapsNet, one image at a time, as in models/capsnet.py and routing/dynamic.py. `model` is
+// CapsNet, one image at a time, as in scae_jax/models/capsnet.py. `model` is
 // { params, options, canvas, channels }; options are the config's model section.
 
 import { sigmoid } from "./geometry.js";

@@ -112,7 +112,6 @@ SYSTEMS = {
     to_draw=lambda _: {"model.target": "image"},
     to_encode={
       "model.compute_dtype": "float32",
-      "model.part_encoder.places": "free",
       **{f"model.{stage}.noise_in_evaluation": False for stage in NOISY},
     },
     carry=_scae_arrays,

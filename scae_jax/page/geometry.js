@@ -1,4 +1,4 @@
-// Poses, as in scae_jax/geometry.py: a pose is six numbers, a 2x3 matrix read row by row.
+// Poses, as in scae_jax/math/geometry.py: a pose is six numbers, a 2x3 matrix read row by row.
 
 const MIN_SCALE = 0.01;
 const MIN_DETERMINANT = 1e-12;

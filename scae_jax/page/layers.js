@@ -66,18 +66,54 @@ export function convolve(map, side, kernel, bias, stride, activation) {
   return [output.map(activation), output_side];
 }
 
-// 3x3 convolutions, then a bias per position: the feature map as one vector a position.
+// An image [side, side, channels] with black margins.
+export function pad(image, side, channels, before, after) {
+  const padded_side = before + side + after;
+  const padded = new Float64Array(padded_side * padded_side * channels);
+  for (let y = 0; y < side; y++) {
+    const row = image.subarray(y * side * channels, (y + 1) * side * channels);
+    padded.set(row, ((y + before) * padded_side + before) * channels);
+  }
+  return padded;
+}
+
+// Margins with which a map sees an image everywhere alike, and the centres of its cells along one
+// side, in pixels of the image.
+export function covering_cells(side, strides) {
+  let [stride, half] = [1, 0];
+  for (const layer_stride of strides) {
+    half += stride;
+    stride *= layer_stride;
+  }
+  const first = -stride * Math.floor(half / stride);
+  const last = stride * Math.floor((side - 1 + half) / stride);
+  const count = (last - first) / stride + 1;
+  const centres = Array.from({ length: count }, (_, i) => first + i * stride);
+  return { before: half - first, after: last + half - (side - 1), centres };
+}
+
+// Whether each position of the map sees a pixel that is not black.
+export function sees_ink(image, side, channels, strides) {
+  const any = { shape: [3, 3, 1, 1], data: ones(9) };
+  let inked = Float64Array.from({ length: side * side }, (_, i) =>
+    image.subarray(i * channels, (i + 1) * channels).some((value) => value !== 0) ? 1 : 0,
+  );
+  for (const stride of strides) {
+    [inked, side] = convolve(inked, side, any, { data: [0] }, stride, (x) => (x > 0 ? 1 : 0));
+  }
+  return Array.from(inked, (value) => value > 0);
+}
+
+// 3x3 convolutions, then a bias per position, if there is one: one vector a position.
 export function convnet(image, side, params, strides, activation = relu) {
   let map = image;
   for (const [i, stride] of strides.entries()) {
     const [kernel, bias] = [params[`kernel_${i}`], params[`bias_${i}`]];
     [map, side] = convolve(map, side, kernel, bias, stride, activation);
   }
-  const { data, shape } = params.position_bias;
-  const channels = shape[2];
-  return Array.from({ length: side * side }, (_, p) =>
-    Array.from({ length: channels }, (_, c) => map[p * channels + c] + data[p * channels + c]),
-  );
+  const bias = params.position_bias?.data;
+  const shifted = bias ? map.map((value, i) => value + bias[i]) : map;
+  return in_parts(Array.from(shifted), side * side);
 }
 
 const sum_vectors = (vectors, weights) =>
@@ -90,11 +126,17 @@ export function in_parts(x, count) {
 }
 
 // Every capsule looks at the map through its own softmax over positions.
-export function attention_pooling(map, num_capsules, params) {
+//
+// Where places of the positions are given, the mean of those that it looks at follows its numbers.
+// It looks at attended positions alone, if there are any.
+export function attention_pooling(map, num_capsules, params, places = null, is_attended = []) {
   const at_positions = map.map((x) => in_parts(dense(x, params.conv_1x1), num_capsules));
+  const is_masked = (p) => is_attended.includes(true) && !is_attended[p];
   return at_positions[0].map((_, m) => {
     const seen = at_positions.map((capsules) => capsules[m]);
-    return sum_vectors(seen, softmax(seen.map((numbers) => numbers.at(-1)))).slice(0, -1);
+    const weights = softmax(seen.map((x, p) => (is_masked(p) ? -Infinity : x.at(-1))));
+    const numbers = sum_vectors(seen, weights).slice(0, -1);
+    return places ? [...numbers, ...sum_vectors(places, weights)] : numbers;
   });
 }
 

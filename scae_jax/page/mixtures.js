@@ -1,5 +1,5 @@
-// Templates at their poses and the mixture at every pixel, as in scae_jax/warping.py, mixtures.py
-// and routing/mixture.py.
+// Templates at their poses and the mixture at every pixel, as in warping.py, mixtures.py and
+// routing/mixture.py in scae_jax/math.
 
 import { invert, sigmoid } from "./geometry.js";
 

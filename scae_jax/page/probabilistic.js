@@ -1,5 +1,5 @@
-// Probabilistic capsules of two layers, one image at a time, as in capsule_inference.py and
-// generative_capsules.py in scae_jax/models, routing/selection.py and compositing.py. `model` is
+// Probabilistic capsules of two layers, one image at a time, as in scae_jax/models/probabilistic, and
+// in routing/selection.py and compositing.py of scae_jax/math. `model` is
 // { params, options, canvas, channels }; options are the config's model section.
 
 import { IDENTITY, affine_matrix, compose, sigmoid } from "./geometry.js";

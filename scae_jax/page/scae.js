@@ -1,9 +1,10 @@
-// The Stacked Capsule Autoencoder, one image at a time, as in part_capsules.py, object_capsules.py
-// and stacked_capsules.py in scae_jax/models. `model` is { params, options, canvas, channels };
-// options are the config's model section.
+// The Stacked Capsule Autoencoder, one image at a time, as in scae_jax/models/scae. `model` is
+// { params, options, canvas, channels }; options are the config's model section.
 
 import { IDENTITY, compose, frame_of, invert, pose_matrix, sigmoid } from "./geometry.js";
-import { POOLINGS, capsule_mlp, convnet, dense, mlp, set_transformer } from "./layers.js";
+import {
+  POOLINGS, capsule_mlp, convnet, covering_cells, dense, mlp, pad, sees_ink, set_transformer,
+} from "./layers.js";
 import {
   argmax, logsumexp, posterior_mass, route, safe_log, softmax, softplus, to_unit_range,
   warp_template,
@@ -11,17 +12,37 @@ import {
 
 const POSE_SIZE = 6;
 const MIN_VOTE_SCALE = 0.01;
+const REACH = 2; // cells from the place that attention looks at to the place of its part, at most
 
 // Pose, presence and special features of every part of an image [canvas, canvas, channels].
-export function part_encoder(image, { params, options, canvas }) {
-  const { pooling, similarity, strides } = options.part_encoder;
-  const map = convnet(image, canvas, params.part_encoder.convnet, strides);
-  const pooled = POOLINGS[pooling](map, options.num_parts, params.part_encoder.pooling);
-  return pooled.map((x) => ({
+export function part_encoder(image, { params, options, canvas, channels }) {
+  const { pooling, places, similarity, strides } = options.part_encoder;
+  const { convnet: convolutions, pooling: weights } = params.part_encoder;
+  const part_of = (x) => ({
     pose: pose_matrix(x.slice(0, POSE_SIZE), similarity),
     presence: sigmoid(x[POSE_SIZE]),
     features: x.slice(POSE_SIZE + 1),
-  }));
+  });
+  if (places !== "cells") {
+    const map = convnet(image, canvas, convolutions, strides);
+    return POOLINGS[pooling](map, options.num_parts, weights).map(part_of);
+  }
+  const { before, after, centres } = covering_cells(canvas, strides);
+  const padded = pad(image, canvas, channels, before, after);
+  const side = before + canvas + after;
+  const positions = centres.flatMap((y) => centres.map((x) => [x, y]));
+  const is_attended = sees_ink(padded, side, channels, strides);
+  const map = convnet(padded, side, convolutions, strides);
+  const pooled = POOLINGS.attention(map, options.num_parts, weights, positions, is_attended);
+  const to_image = 2 / (canvas - 1); // from pixels
+  const reach = REACH * strides.reduce((product, stride) => product * stride, 1) * to_image;
+  return pooled.map((x) => {
+    const part = part_of(x.slice(0, -2));
+    for (const [i, place] of [[2, x.at(-2)], [5, x.at(-1)]]) {
+      part.pose[i] = place * to_image - 1 + reach * part.pose[i];
+    }
+    return part;
+  });
 }
 
 // Template of part m in [0, 1], [side, side, channels], without colour.
