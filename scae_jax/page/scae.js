@@ -12,7 +12,7 @@ import {
 
 const POSE_SIZE = 6;
 const MIN_VOTE_SCALE = 0.01;
-const REACH = 2; // cells from the place that attention looks at to the place of its part, at most
+const MAX_CELLS = 2; // from the place that attention looks at to the place of its part
 
 // Pose, presence and special features of every part of an image [canvas, canvas, channels].
 export function part_encoder(image, { params, options, canvas, channels }) {
@@ -35,7 +35,7 @@ export function part_encoder(image, { params, options, canvas, channels }) {
   const map = convnet(padded, side, convolutions, strides);
   const pooled = POOLINGS.attention(map, options.num_parts, weights, positions, is_attended);
   const to_image = 2 / (canvas - 1); // from pixels
-  const reach = REACH * strides.reduce((product, stride) => product * stride, 1) * to_image;
+  const reach = MAX_CELLS * strides.reduce((product, stride) => product * stride, 1) * to_image;
   return pooled.map((x) => {
     const part = part_of(x.slice(0, -2));
     for (const [i, place] of [[2, x.at(-2)], [5, x.at(-1)]]) {
