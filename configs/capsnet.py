@@ -1,5 +1,5 @@
-"""CapsNet: presets `paper`, `short`, `release`, `expanded`, `multi_mnist`, `multi_mnist_small`,
-`cifar10`, `small`, `digits`.
+"""CapsNet: presets `paper`, `short`, `release`, `expanded`, `expanded_small`, `multi_mnist`,
+`multi_mnist_small`, `cifar10`, `small`, `digits`.
 
     python train.py --config=configs/capsnet.py:small --config.data.dir=$TFDS_DATA_DIR
 
@@ -41,6 +41,7 @@ MULTI_MNIST = {
   "data.max_shift": 4,
   "optimizer.decay_steps": 20_000,
 }
+EXPANDED = {"data.canvas": 40, "data.max_shift": 0, "data.random_place": True}
 COSINE = {
   "train.steps_per_dispatch": 20,
   "optimizer.schedule": "cosine",
@@ -50,7 +51,8 @@ PRESETS = {
   "paper": {},
   "short": COSINE | {"train.num_steps": 5_200, "train.checkpoint_every": 400},
   "release": {"loss.weights.margin": 0.05},
-  "expanded": {"data.canvas": 40, "data.max_shift": 0, "data.random_place": True},
+  "expanded": EXPANDED,
+  "expanded_small": EXPANDED | SMALL | COSINE | {"train.checkpoint_every": 500},
   "multi_mnist": MULTI_MNIST,
   "multi_mnist_small": MULTI_MNIST | SMALL | COSINE | {"train.checkpoint_every": 500},
   "cifar10": {

@@ -21,6 +21,7 @@ CHANNELS = {"svhn_cropped": 3, "cifar10": 3, "smallnorb": 2}
 ALIKE = {
   *(("fashion_mnist", preset) for preset in mnist.PRESETS),
   *(("mnist", preset) for preset in ("quick", "quick_views", "views_40", "random_places")),
+  ("mnist", "frame_views"),
   *(("svhn", preset) for preset in ("modern", "views", "quick", "quick_views")),
   ("matrix_capsules", "mnist"),
   ("matrix_capsules", "mnist_small"),
