@@ -173,6 +173,7 @@ def test_ctrl_c_saves_the_run_after_its_reader_has_ended(home):
 @pytest.mark.usefixtures("as_users_have_it")
 def test_signal_reaches_the_right_handler(monkeypatch, script, code, printed):
   monkeypatch.setenv("PYTHONPATH", str(ROOT))
+  monkeypatch.setenv("PYTHONWARNINGS", "ignore::DeprecationWarning")  # of os.fork, since 3.12
   process = start("-c", LISTENING + script)
   output, _ = process.communicate(timeout=600)
   assert process.returncode == code, output
