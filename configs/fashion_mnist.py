@@ -18,5 +18,7 @@ def get_config(preset: str = "") -> ConfigDict:
   """As `configs.mnist`."""
   config = mnist.get_config(preset)
   config.data.name = "fashion_mnist"
-  config.train.start_from = config.train.start_from.replace("runs/", "runs/fashion_")
+  # What continues a pretrained model of MNIST continues here the run that has its recipe.
+  start = config.train.start_from.replace("pretrained/mnist", "runs/mnist-views_40")
+  config.train.start_from = start.replace("runs/", "runs/fashion_")
   return config

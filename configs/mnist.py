@@ -9,8 +9,8 @@ in attention. 3,540,823 parameters; published with 300,000 steps at batch 128. T
 k-means is not refitted on the test split, and test images are not shifted at random.
 
 `official_fast` is `official` with a learning rate of 1e-4 that falls along a cosine to 0 in 120,000
-steps: similar training with two fifths of the images, some 15 to 24 hours of one core of a CPU. It
-holds out 5,000 training digits.
+steps: similar training with two fifths of the images, 22 hours of one core of a CPU. It holds out
+5,000 training digits. LIN-MATCH 98.2 % of the test digits, seed 0 (results/mnist).
 
 `paper` follows the paper: 24 parts and objects, sparsity weights 10 and 1, a learning rate
 that decays, a mask proportional to presence. 2,420,351 parameters.
